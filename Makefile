@@ -1,0 +1,56 @@
+# Everything a person runs. `make` alone prints this list.
+#
+# The targets make their own virtual environment and make it again when pyproject.toml changes.
+# PYTHON=python3.12 chooses the interpreter; ARGS="-k commit" is passed on to pytest or the
+# benchmark; EXTRAS names the optional dependencies to install.
+
+VENV   ?= .venv
+EXTRAS ?= dev
+ARGS   ?=
+
+comma := ,
+PY    := $(VENV)/bin/python
+# One stamp per set of extras, so that asking for another set installs it.
+READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
+
+export PYTHON
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench sim clean
+
+help:
+	@echo "make demo     see it work: transfers, live queries, a crash, recovery, time travel"
+	@echo "make test     run the tests"
+	@echo "make check    lint, formatting, types"
+	@echo "make format   put the code into its format"
+	@echo "make bench    measure against SQLite; results in build/bench/"
+	@echo "make sim      long seeded runs of crashes, faults and random histories"
+	@echo "make clean    remove what make has made, except $(VENV)"
+
+$(READY): pyproject.toml tools/setup.sh
+	@tools/setup.sh $(VENV) $(EXTRAS)
+	@touch $@
+
+demo: $(READY)
+	@$(PY) examples/demo.py $(ARGS)
+
+test: $(READY)
+	@$(PY) -m pytest -q $(ARGS)
+
+check: $(READY)
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+format: $(READY)
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+bench: $(READY)
+	@$(PY) -m bench $(ARGS)
+
+sim: $(READY)
+	@HALOCLINE_SIM=1 $(PY) -m pytest -q -m sim $(ARGS)
+
+clean:
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

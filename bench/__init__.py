@@ -1,0 +1,7 @@
+"""Benchmarks: the engine beside its peers, in one run, on one disk.
+
+    python -m bench [--only NAME] [--quick] [--peers-only]
+
+A ratio is only worth reading when both sides ran in the same minute on the same machine with the
+same data, so that is the only way anything is measured here. Read harness.py first, then cases.py.
+"""

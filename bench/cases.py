@@ -1,0 +1,204 @@
+"""All cases: what is measured against whom, and what must be reached.
+
+Targets are speed-ups over the peer: 1.1 means that we do the same work in 1/1.1 of its time.
+`quick` shortens everything; its ratios are a hint, not a result.
+
+Commits are measured twice. *New*: each round fills a new database. *Steady*: one database that has
+seen `WARM_COMMITS` before the clock starts. The difference is SQLite's: its log grows for the first
+thousand pages, at twice the cost of a sync, and is overwritten in place from then on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench import disk, engine, ours, sqlite
+from bench.harness import Case, Measurement, Side, anew
+
+FULL = "SQLite, synchronous=FULL"
+NORMAL = "SQLite, synchronous=NORMAL"
+WARM_COMMITS = 2000
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """Everything that has a peer."""
+    return [
+        *_insert_commits(quick),
+        _threaded_commits(quick),
+        *_gets(quick),
+        _bulk(quick),
+        *_read_modify_write(quick),
+    ]
+
+
+def measurements(*, quick: bool) -> list[Measurement]:
+    """Everything that has none."""
+    tails = (2_500, 5_000, 10_000) if quick else (25_000, 50_000, 100_000)
+    return [
+        Measurement(
+            name="replay",
+            title="Replay at open, single-row commits",
+            measure=engine.replay,
+            settings={"tails": tails},
+        ),
+        Measurement(
+            name="memory",
+            title="Memory per row of L0",
+            measure=engine.memory,
+            # A little more than whole pages, so that nearly every row is in a frozen one.
+            settings={
+                "bulk_rows": 100_000 if quick else 500_000,
+                "single_rows": 16_484 if quick else 65_636,
+            },
+        ),
+    ]
+
+
+def _insert_commits(quick: bool) -> list[Case]:
+    found = []
+    for durability, synchronous, peer, target in (
+        ("sync", "full", FULL, 1.1),
+        ("async", "normal", NORMAL, 1.2),
+    ):
+        kind = "durable" if durability == "sync" else "async"
+        for state, ops, rounds in _states(quick, durability):
+            one_statement = {"synchronous": synchronous, "ops": ops, "explicit": False}
+            others = [
+                _side("SQLite, one statement per commit", sqlite.insert_commits, one_statement)
+            ]
+            if durability == "sync":
+                others.append(_side("disk limit", disk.appends, {"ops": ops}))
+                others.append(_side("disk limit, direct I/O", disk.direct_sectors, {"ops": ops}))
+            found.append(
+                _in_state(
+                    state,
+                    name=f"commit-{kind}",
+                    title=f"Single-row insert commits, {kind}, 1 thread",
+                    ours=_ours(ours.insert_commits, {"durability": durability, "ops": ops}),
+                    peer=_side(
+                        peer, sqlite.insert_commits, {"synchronous": synchronous, "ops": ops}
+                    ),
+                    others=tuple(others),
+                    target=target,
+                    ops=ops,
+                    rounds=rounds,
+                )
+            )
+    return found
+
+
+def _threaded_commits(quick: bool) -> Case:
+    ops = 400 if quick else 800
+    shared = {"synchronous": "full", "ops": ops, "threads": 8}
+    queued = {**shared, "queue": True}
+    return Case(
+        name="commit-durable-8",
+        title="Single-row insert commits, durable, 8 threads",
+        ours=_ours(ours.threaded_commits, {"durability": "sync", "ops": ops, "threads": 8}),
+        peer=_side(FULL, sqlite.threaded_commits, shared),
+        others=(_side("SQLite, queue at a Python lock", sqlite.threaded_commits, queued),),
+        target=3.0,
+        ops=ops,
+        rounds=2 if quick else 9,
+        warm_rounds=WARM_COMMITS // ops,
+    )
+
+
+def _gets(quick: bool) -> list[Case]:
+    rows, active = (20_000, 2_000) if quick else (100_000, 4_000)
+    ops = 2_000 if quick else 20_000
+    found = []
+    for name, place, keys in (
+        ("get-frozen", "frozen pages", (0, rows - active)),
+        ("get-active", "the active page", (rows - active, rows)),
+    ):
+        shared = {"rows": rows, "keys": keys, "ops": ops}
+        as_dicts = {**shared, "as_dict": True}
+        found.append(
+            Case(
+                name=name,
+                title=f"Point get, {rows:,} rows, from {place}",
+                ours=_ours(ours.gets, {**shared, "active": active}),
+                peer=_side("SQLite, prepared SELECT", sqlite.gets, shared),
+                others=(_side("SQLite, rows as dicts", sqlite.gets, as_dicts),),
+                target=1.0,
+                ops=ops,
+                rounds=3 if quick else 9,
+                unit="get",
+                note="SQLite answers with a tuple, Halocline with a dict.",
+            )
+        )
+    return found
+
+
+def _bulk(quick: bool) -> Case:
+    rows, batch_rows = (100_000, 10_000) if quick else (1_000_000, 50_000)
+    shared = {"rows": rows, "batch_rows": batch_rows}
+    return Case(
+        name="insert-bulk",
+        title=f"Insert of {rows:,} rows, {batch_rows:,} per commit, durable",
+        ours=_anew(_ours(ours.bulk_insert, {**shared, "durability": "sync"})),
+        peer=_anew(
+            _side("SQLite, executemany", sqlite.bulk_insert, {**shared, "synchronous": "full"})
+        ),
+        target=2.0,
+        ops=rows,
+        rounds=2 if quick else 3,
+        unit="row",
+        note="Arrow batches against ready-made tuples; making either is not counted.",
+    )
+
+
+def _read_modify_write(quick: bool) -> list[Case]:
+    found = []
+    for durability, synchronous, peer, target in (
+        ("sync", "full", FULL, 1.05),
+        ("async", "normal", NORMAL, 1.0),
+    ):
+        kind = "durable" if durability == "sync" else "async"
+        for state, ops, rounds in _states(quick, durability):
+            shared = {"rows": 10_000, "ops": ops}
+            theirs = {**shared, "synchronous": synchronous}
+            found.append(
+                _in_state(
+                    state,
+                    name=f"rmw-{kind}",
+                    title=f"Read, modify, write: get + update + commit, {kind}",
+                    ours=_ours(ours.read_modify_write, {**shared, "durability": durability}),
+                    peer=_side(peer, sqlite.read_modify_write, theirs),
+                    target=target,
+                    ops=ops,
+                    rounds=rounds,
+                )
+            )
+    return found
+
+
+def _states(quick: bool, durability: str) -> list[tuple[str, int, int]]:
+    """(state, operations per round, rounds) for the cases that are measured twice."""
+    steady = 400 if durability == "sync" else 4000
+    if quick:
+        return [("new", 400, 2), ("steady", 400, 2)]
+    return [("new", WARM_COMMITS, 5), ("steady", steady, 15)]
+
+
+def _in_state(state: str, *, name: str, title: str, **facts: Any) -> Case:
+    name, title = f"{name}-{state}", f"{title}, {state} database"
+    if state == "new":
+        facts["ours"], facts["peer"] = _anew(facts["ours"]), _anew(facts["peer"])
+        facts["others"] = tuple(_anew(side) for side in facts.get("others", ()))
+        return Case(name=name, title=title, **facts)
+    warm = max(1, WARM_COMMITS // facts["ops"])
+    return Case(name=name, title=title, warm_rounds=warm, **facts)
+
+
+def _anew(side: Side) -> Side:
+    return Side(name=side.name, start=anew, settings={"start": side.start, **side.settings})
+
+
+def _ours(start: Any, settings: dict[str, Any]) -> Side:
+    return _side("Halocline", start, settings)
+
+
+def _side(name: str, start: Any, settings: dict[str, Any]) -> Side:
+    return Side(name=name, start=start, settings=settings)

@@ -1,0 +1,48 @@
+"""Halocline: transactions on top, analytics underneath, one copy of the data.
+
+    import halocline as hc
+
+    with hc.open("shop") as db:
+        db.create_table("orders", {"id": int, "status": str}, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("orders", {"id": 1, "status": "new"})
+        db.sql("select status, count(*) from orders group by 1")
+"""
+
+from halocline.config import Options
+from halocline.database import Database, open
+from halocline.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptionError,
+    DuplicateKeyError,
+    HaloclineError,
+    NotFoundError,
+    SchemaError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
+from halocline.table import Table
+from halocline.txn import Transaction
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExistsError",
+    "ConflictError",
+    "CorruptionError",
+    "Database",
+    "DuplicateKeyError",
+    "HaloclineError",
+    "NotFoundError",
+    "Options",
+    "SchemaError",
+    "SnapshotExpiredError",
+    "Table",
+    "Transaction",
+    "UnavailableError",
+    "UsageError",
+    "__version__",
+    "open",
+]

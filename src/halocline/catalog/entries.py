@@ -1,0 +1,116 @@
+"""What the catalog knows of one thing: a database, a table, an object or an index.
+
+              created_at                    dropped_at / deleted_at
+    ...............|==========================|............................> time
+       not there   |   counts for snapshots   |  soft-deleted: older snapshots still see it;
+                                                 hard-deleted once the floor has passed it
+
+An entry is frozen; `created_at` and its end are stamped by the commit that made or ended it, so an
+entry that a transaction has not committed yet carries NEVER in both. A thing that is still there
+ends at NEVER, which lets one comparison, `ts < ended`, serve the live and the ended alike (the
+source documents write 0 for "not dropped").
+
+Objects have one rule more. The mover writes rows that committed long before their object did and
+keeps every version that an old snapshot may need, so such a *moved* object also stands for
+snapshots older than itself, back to the oldest commit it holds. An object that compaction or a
+bulk commit wrote does not: older snapshots go on reading what it replaced.
+
+Invariants
+- Ids are never used twice, so an id names one generation of a name for ever.
+- `next_column_id` only grows: a column added later never takes the id of a dropped one.
+
+Not here: who may change an entry (meta.py), bytes in the log (nodes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NewType
+
+from halocline.ids import NEVER, ColumnId, IndexId, ObjectId, TableId
+
+if TYPE_CHECKING:
+    from halocline.schema import Schema
+
+DatabaseId = NewType("DatabaseId", int)
+ObjectKind = Literal["data", "tombstone", "index", "checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseEntry:
+    """The database itself: one root directory, one log space."""
+
+    id: DatabaseId
+    name: str
+    created_at: int = NEVER
+    dropped_at: int = NEVER
+
+    def stamped(self, created_at: int, ended_at: int) -> DatabaseEntry:
+        """The same entry with the commit info of its row."""
+        return replace(self, created_at=created_at, dropped_at=ended_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """One generation of a table. Dropping and creating a name again makes another one."""
+
+    id: TableId
+    name: str
+    schema: Schema = field(hash=False)
+    layout: str
+    options: Mapping[str, Any] = field(hash=False)
+    next_column_id: ColumnId
+    created_at: int = NEVER
+    dropped_at: int = NEVER
+
+    def stamped(self, created_at: int, ended_at: int) -> TableEntry:
+        """The same entry with the commit info of its row."""
+        return replace(self, created_at=created_at, dropped_at=ended_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """The definition of a secondary index: id, type, column ids and free text (I-10)."""
+
+    id: IndexId
+    table_id: TableId
+    index_type: int
+    columns: tuple[ColumnId, ...]
+    desc: str = ""
+    created_at: int = NEVER
+    dropped_at: int = NEVER
+
+    def stamped(self, created_at: int, ended_at: int) -> IndexEntry:
+        """The same entry with the commit info of its row."""
+        return replace(self, created_at=created_at, dropped_at=ended_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectEntry:
+    """An immutable file and the timestamps it stands for: ([min, max], [created, deleted])."""
+
+    id: ObjectId
+    table_id: TableId
+    kind: ObjectKind = "data"
+    level: int = 1
+    moved: bool = False
+    commit_ts_min: int
+    commit_ts_max: int
+    created_at: int = NEVER
+    deleted_at: int = NEVER
+
+    def stamped(self, created_at: int, ended_at: int) -> ObjectEntry:
+        """The same entry with the commit info of its row."""
+        return replace(self, created_at=created_at, deleted_at=ended_at)
+
+    def counts_at(self, ts: int) -> bool:
+        """Does this file stand for its table at `ts`? Rows inside are then judged one by one."""
+        if self.deleted_at <= ts:
+            return False
+        return self.created_at <= ts or (self.moved and self.commit_ts_min <= ts)
+
+
+def read_view(objects: Iterable[ObjectEntry], ts: int) -> list[ObjectEntry]:
+    """The objects that stand for a table at `ts`; a commit asks again with its own timestamp."""
+    return [entry for entry in objects if entry.counts_at(ts)]

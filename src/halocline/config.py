@@ -1,0 +1,94 @@
+"""Sizes and durations: every limit of the engine in one place, so that tests can make it tiny.
+
+    hc.open("shop", memory="1GB", retention="1d", options=Options(page_rows=4))
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+from halocline.errors import UsageError
+
+Durability = Literal["sync", "async"]
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
+_SIZE_UNITS: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)\s*", re.IGNORECASE)
+_DURATION_UNITS: Final = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Sizes that matter to tests and to tuning. The defaults are right for almost everyone."""
+
+    log_file_bytes: int = 64 * MIB
+    """Size of a full-grown log file."""
+    log_file_bytes_first: int = 1 * MIB
+    """Size of a new database's first log file; each next one doubles up to `log_file_bytes`."""
+    page_rows: int = 8192
+    """Most rows in a page of L0."""
+    batch_rows: int = 8192
+    """Most rows in one batch of a transaction's workspace."""
+    bulk_rows: int = 1000
+    """Changes of more rows than this travel as Arrow and fold as one sealed run."""
+    object_rows: int = 1_048_576
+    """Most rows in an object."""
+    row_group_rows: int = 122_880
+    """Most rows in a Parquet row group."""
+    async_sync_ms: int = 50
+    """With durability="async": how often the log is synced."""
+    log_buffer_bytes: int = 1 * MIB
+    """With durability="async": unsynced bytes that make a writer sync at once."""
+    sequence_block: int = 1 << 20
+    """Timestamps and RowIDs are promised to an epoch in blocks of this many."""
+    token_retention: str = "7d"
+    """How long a plain idempotency token is remembered."""
+    key_bytes_max: int = 1024
+    """Longest primary key, in order-preserving bytes."""
+    sql_threads: int = 0
+    """Threads of the local SQL engine; 0 means all cores."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            lowest = 0 if field.name == "sql_threads" else 1
+            if isinstance(value, int) and value < lowest:
+                raise UsageError(f"option {field.name} must be at least {lowest}, not {value}")
+        for name in ("log_file_bytes", "log_file_bytes_first"):
+            if getattr(self, name) < 2048 or getattr(self, name) % 512:
+                raise UsageError(f"option {name} must be a multiple of 512, at least 2048")
+        parse_duration(self.token_retention)
+
+
+def parse_size(text: str | int) -> int:
+    """`"1GB"`, `"256 MiB"`, `4096` -> bytes. Units are powers of 1024."""
+    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
+        return text
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not a size; write it like '512MB' or '2GB'")
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def parse_duration(text: str | int | float) -> float:
+    """`"1d"`, `"90s"`, `"250ms"`, a number of seconds -> seconds."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool) and text >= 0:
+        return float(text)
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration; write it like '90s', '6h' or '7d'")
+    return float(match[1]) * _DURATION_UNITS[match[2].lower()]

@@ -1,0 +1,228 @@
+"""Incoming data: anything that exports Arrow, made into a canonical table or refused.
+
+    pandas, Polars, DuckDB, pyarrow --read--> pa.Table --conform--> columns of the schema, in its
+                                    (validated)         order and types, chunk by chunk
+
+Columns are matched by name without regard to case, in any order. Every chunk is converted on its
+own, so input that is canonical already is handed on without a copy. When a chunk is refused, the
+first offending row is found by halving it: the slow way is walked only on the way to an error.
+
+Invariants
+- Every chunk that came from outside passes `validate(full=True)` before any other kernel sees it:
+  a wrong offset or length kills the process otherwise.
+- Nothing is dropped silently: an unknown column is an error. The one exception is the index that
+  pandas adds, unless it bears the name of a column of the table that is not given otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from halocline.cast import WrongType, exact_cast
+from halocline.errors import SchemaError, UsageError
+from halocline.names import Names
+from halocline.values import Unfit
+
+CHUNK_BYTES_MAX: Final = 1 << 30
+"""Chunks that must change their type are cut to this: plain strings end at 2 GiB."""
+
+
+class Column(Protocol):
+    """What conversion needs to know of a column."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> Any: ...
+    @property
+    def nullable(self) -> bool: ...
+
+
+def refuse_spark(data: Any) -> None:
+    """A Spark DataFrame is told by its class: this engine runs where pyspark is not installed."""
+    if any(cls.__module__.split(".")[0] == "pyspark" for cls in type(data).__mro__):
+        raise UsageError(
+            "this is a Spark DataFrame: load it with "
+            "`from halocline import spark as hs; hs.load(df, db, table)`"
+        )
+
+
+def exports_arrow(data: Any) -> bool:
+    """Does it speak the Arrow C data interface (or is it pyarrow's own)?"""
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+def is_rows(data: Any) -> bool:
+    """Rows one by one: a mapping, or any iterable of mappings that is not a frame."""
+    return not exports_arrow(data) and (
+        isinstance(data, Mapping)
+        or (isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray)))
+    )
+
+
+def read(data: Any) -> Any:
+    """All of it as one pa.Table, every chunk validated, the pandas index still in it."""
+    try:
+        table = _read(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"{type(data).__name__} cannot be read as a table: {error}") from error
+    for field, column in zip(table.schema, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            raise SchemaError(f"invalid Arrow data: {error}", column=field.name) from error
+    return table
+
+
+def _read(data: Any) -> Any:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data).read_all()
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    raise TypeError("pass a dict, a list of dicts, or anything that exports Arrow")
+
+
+def index_columns(schema: Any) -> frozenset[str]:
+    """The columns that pandas made of its index, as its own metadata tells."""
+    try:
+        listed = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+        return frozenset(name for name in listed if isinstance(name, str))
+    except (KeyError, TypeError, ValueError):
+        return frozenset()
+
+
+def match(schema: Any, names: Names) -> dict[int, int]:
+    """Which column of a table is which column of some input: position -> place in the input."""
+    index = index_columns(schema)
+    given: dict[int, int] = {}
+    for place, name in enumerate(schema.names):
+        if name in index:
+            continue
+        at = names.position(name)
+        if at in given:
+            raise SchemaError("is given twice", column=names.names[at])
+        given[at] = place
+    for place, name in enumerate(schema.names):
+        if name in index and name in names:
+            given.setdefault(names.position(name), place)
+    return given
+
+
+def check_rows(data: Iterable[Any], check: Callable[[Any], Any]) -> list[Any]:
+    """Every row through a check; an error names the row."""
+    checked: list[Any] = []
+    for at, values in enumerate(data):
+        try:
+            checked.append(check(values))
+        except SchemaError as error:
+            raise SchemaError(error.reason, column=error.column, row=at) from None
+    return checked
+
+
+def from_partial(rows: Sequence[Mapping[int, Any]], arrow: Any) -> Any:
+    """Rows of some columns, all of the same ones, as a table of these."""
+    for at, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            raise SchemaError("names other columns than the first row", row=at)
+    fields = [arrow.field(at) for at in sorted(rows[0])]
+    arrays = [
+        pa.array([row[at] for row in rows], field.type)
+        for at, field in zip(sorted(rows[0]), fields, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def conform(
+    table: Any, columns: Sequence[Column], arrow: Any, given: Mapping[int, int], absent: bool
+) -> Any:
+    """The table in canonical form. `given` maps positions of the schema to positions of `table`.
+
+    With `absent`, columns that are not given become null; else they are left out.
+    """
+    arrays, fields = [], []
+    for at, column in enumerate(columns):
+        if at in given:
+            arrays.append(_conform_column(table.column(given[at]), column))
+        elif absent:
+            arrays.append(_null_column(table.num_rows, column))
+        else:
+            continue
+        fields.append(arrow.field(at))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _null_column(rows: int, column: Column) -> Any:
+    if not column.nullable and rows:
+        raise SchemaError("must not be null, and no value is given", column=column.name)
+    return pa.chunked_array([pa.nulls(rows, column.type)], column.type)
+
+
+def _conform_column(values: Any, column: Column) -> Any:
+    chunks: list[Any] = []
+    start = 0
+    for chunk in values.chunks or [pa.array([], values.type)]:
+        chunks += _conform_chunk(chunk, column, start)
+        start += len(chunk)
+    if not column.nullable:
+        _refuse_nulls(chunks, column)
+    return pa.chunked_array(chunks, column.type)
+
+
+def _conform_chunk(chunk: Any, column: Column, start: int) -> list[Any]:
+    if chunk.type != column.type and chunk.nbytes > CHUNK_BYTES_MAX and len(chunk) > 1:
+        half = len(chunk) // 2
+        return [
+            *_conform_chunk(chunk.slice(0, half), column, start),
+            *_conform_chunk(chunk.slice(half), column, start + half),
+        ]
+    try:
+        return [exact_cast(chunk, column.type)]
+    except WrongType as error:
+        raise SchemaError(error.reason, column=column.name) from None
+    except Unfit:
+        at, reason = _first_unfit(chunk, column.type)
+        raise SchemaError(reason, column=column.name, row=start + at) from None
+
+
+def _first_unfit(chunk: Any, target: Any) -> tuple[int, str]:
+    """The first row that is refused, and why: halve the chunk until one row is left."""
+    low, high = 0, len(chunk)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            exact_cast(chunk.slice(low, middle - low), target)
+            low = middle
+        except Unfit:
+            high = middle
+    try:
+        exact_cast(chunk.slice(low, 1), target)
+    except Unfit as error:
+        return low, _described(chunk[low], error.reason)
+    raise AssertionError("a refused chunk has a refused row")
+
+
+def _described(scalar: Any, reason: str) -> str:
+    """The value in front of the reason. Values by their own words only: some cannot be printed."""
+    try:
+        text = str(scalar)
+    except Exception:  # noqa: BLE001 (a message must not fail, whatever it shows)
+        text = f"a value of type {scalar.type}"
+    return f"{text if len(text) <= 60 else text[:57] + '...'} {reason}"
+
+
+def _refuse_nulls(chunks: Sequence[Any], column: Column) -> None:
+    start = 0
+    for chunk in chunks:
+        if chunk.null_count:
+            row = start + pc.index(chunk.is_null(), True).as_py()
+            raise SchemaError("must not be null", column=column.name, row=row)
+        start += len(chunk)

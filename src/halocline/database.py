@@ -1,0 +1,383 @@
+"""Database: wires the rooms together. The only file that knows them all.
+
+    open -> lock, recover, start an epoch -> begin / run / sql / changes -> close
+
+A Database is thread-safe. A forked child may not use the parent's: its handle raises UsageError.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+
+from halocline.check import check_engine
+from halocline.clock import Clock, SystemClock
+from halocline.config import Durability, Options, parse_duration, parse_size
+from halocline.errors import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
+from halocline.log import FLOOR, read_log
+from halocline.opening import Reader, local_files, lock_for_writing, start_owner
+from halocline.read import Duck, read_changes
+from halocline.rows.system import FloorNode, encode_system
+from halocline.rows.tokens import check_token
+from halocline.rows.undo import collect
+from halocline.store import Files
+from halocline.table import Table
+from halocline.txn import Core, Transaction
+
+T = TypeVar("T")
+At = int | datetime | str
+EPOCH_START = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def open(
+    path: str | os.PathLike[str],
+    read_only: bool = False,
+    durability: Durability = "sync",
+    retention: str | float = "1d",
+    memory: str | int = "1GB",
+    objects: str | None = None,
+    options: Options | None = None,
+) -> Database:
+    """Open the database in a directory, creating it if it does not exist.
+
+    durability: "sync" acknowledges a commit when it is on disk; "async" when the operating system
+    has it, and syncs every 50 ms. retention: how long old snapshots stay readable.
+    """
+    if objects is not None:
+        raise UsageError("objects= is not available in this version: leave it out")
+    files = local_files(path, read_only=read_only)
+    return Database(
+        files,
+        os.path.abspath(os.fspath(path)),
+        read_only=read_only,
+        durability=durability,
+        retention=retention,
+        memory=memory,
+        options=options,
+    )
+
+
+class Database:
+    """An open database. Make one with `halocline.open`."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        read_only: bool = False,
+        durability: Durability = "sync",
+        retention: str | float = "1d",
+        memory: str | int = "1GB",
+        options: Options | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if durability not in ("sync", "async"):
+            raise UsageError(f"durability must be 'sync' or 'async', not {durability!r}")
+        self.path = path
+        self.read_only = read_only
+        self._files = files
+        self._clock = clock or SystemClock()
+        self._retention_us = int(parse_duration(retention) * 1e6)
+        options = options or Options()
+        duck = Duck(memory_bytes=parse_size(memory), threads=options.sql_threads)
+        self._reader: Reader | None = None
+        self._lock = None
+        if read_only:
+            self._reader = Reader(files, options)
+            self._core = Core(self._reader.engine, None, duck, self._clock)
+        else:
+            self._lock = lock_for_writing(files, path, self._clock)
+            try:
+                engine, log, committer = start_owner(files, options, self._clock, durability)
+            except BaseException:
+                self._lock.release()
+                raise
+            self._log = log
+            self._core = Core(engine, committer, duck, self._clock)
+        _OPEN.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Database {self.path}{' (closed)' if self._core.closed else ''}>"
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Transactions.
+
+    def begin(
+        self,
+        at: At | None = None,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+        token: Any = None,
+    ) -> Transaction:
+        """Start a transaction on the newest snapshot; with `at`, a read-only one in the past."""
+        core = self._core
+        if core.closed:
+            core.check_open()
+        if self._reader is not None or at is not None:
+            return self._begin_reading(at)
+        txn = Transaction(core, self._log.visible_ts)
+        if isolation != "snapshot":
+            if isolation != "serializable":
+                raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
+            txn.record_reads()
+        if token is not None:
+            checked = check_token(token)
+            assert checked is not None
+            known = core.engine.tokens.find(checked)
+            if known:
+                self._wait_visible(known)
+                txn.snapshot = max(txn.snapshot, self._log.visible_ts)
+            txn.use_token(checked, known)
+        return txn
+
+    def run(
+        self,
+        function: Callable[[Transaction], T],
+        retries: int = 20,
+        token: Any = None,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> T | None:
+        """Run `function(txn)` and commit; run it again when another transaction was faster.
+
+        Returns the function's result; None when the token had been committed before.
+        """
+        for left in range(retries, -1, -1):
+            try:
+                with self.begin(isolation=isolation, token=token) as txn:
+                    if txn.already_committed:
+                        return None
+                    result = function(txn)
+                return result
+            except ConflictError as error:
+                if not left:
+                    raise
+                self._wait_visible(error.winner_ts)
+        raise AssertionError("unreachable")
+
+    # Tables.
+
+    def create_table(
+        self,
+        name: str,
+        schema: Any,
+        primary_key: str | Sequence[str] | None = None,
+        layout: str = "clustered",
+        if_not_exists: bool = False,
+    ) -> Table:
+        """Create a table in a transaction of its own."""
+        with self.begin() as txn:
+            txn.create_table(
+                name, schema, primary_key, layout=layout, if_not_exists=if_not_exists
+            )
+        return Table(self, name)
+
+    def drop_table(self, name: str, if_exists: bool = False) -> None:
+        """Drop a table in a transaction of its own."""
+        with self.begin() as txn:
+            txn.drop_table(name, if_exists=if_exists)
+
+    def tables(self) -> list[str]:
+        """Names of all tables, sorted."""
+        with self.begin() as txn:
+            return txn.tables()
+
+    def table(self, name: str) -> Table:
+        """A handle on one table; NotFoundError when there is none of that name."""
+        return Table(self, name)
+
+    # Reading.
+
+    def sql(
+        self,
+        text: str,
+        params: Sequence[Any] | None = None,
+        at: At | None = None,
+        engine: str = "local",
+        stream: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader:
+        """Run a SELECT in a short transaction of its own."""
+        if engine != "local":
+            raise UsageError(f"engine must be 'local' in this version, not {engine!r}")
+        with self.begin(at=at) as txn:
+            return txn.sql(text, params, stream=stream)
+
+    def changes(self, table: str, since: At, until: At | None = None) -> pa.Table:
+        """Row changes in (since, until], in commit order, with `_change` and `_commit_ts`."""
+        start = self._resolve(since, clamp=False)
+        with self.begin(at=until) as txn:
+            self._core.pins[-id(txn)] = start
+            try:
+                self._check_floor(start)
+                return read_changes(txn.changes_of(table).state, start, txn.snapshot)
+            finally:
+                del self._core.pins[-id(txn)]
+
+    # Maintenance.
+
+    @property
+    def visible_ts(self) -> int:
+        """The newest timestamp a transaction that begins now sees."""
+        return self._log.visible_ts if self._reader is None else self._reader.visible_ts
+
+    @property
+    def floor(self) -> int:
+        """The oldest timestamp that can still be read."""
+        return self._core.engine.floor
+
+    def gc(self) -> dict[str, int]:
+        """Raise the floor as far as retention and open transactions allow; free what is below."""
+        self._core.check_open()
+        committer = self._core.committer
+        if committer is None:
+            raise UnavailableError("the database is open read-only")
+        engine = self._core.engine
+        floor = self._horizon()
+        if floor > engine.floor:
+            with committer.lock:
+                node = encode_system(FloorNode(floor=floor))
+                order = committer.append_system(FLOOR, node)
+                engine.floor = floor
+            self._log.wait(order)
+        # A pin that was published after the floor checks the floor again, so none is missed.
+        versions = sum(
+            collect(state, engine.floor, committer.lock) for state in list(engine.tables.values())
+        )
+        pinned = [txn for txn in self._core.pins.values() if txn < engine.floor]
+        forgotten = [] if pinned else engine.catalog.compact(engine.floor)
+        for entry in forgotten:
+            engine.tables.pop(entry.id, None)
+        retention_us = int(parse_duration(engine.options.token_retention) * 1e6)
+        tokens = engine.tokens.expire(self._clock.wall_us() - retention_us)
+        return {
+            "floor": engine.floor,
+            "versions": versions,
+            "tables": len(forgotten),
+            "tokens": tokens,
+        }
+
+    def check(self) -> list[str]:
+        """Verify the database; returns every problem found, none when all is well."""
+        self._core.check_open()
+        problems = check_engine(self._core.engine)
+        try:
+            for _ in read_log(self._files, self._core.options).entries():
+                pass
+        except CorruptionError as error:
+            problems.append(str(error))
+        return problems
+
+    def wall_of(self, ts: int) -> datetime:
+        """The wall clock of a commit."""
+        return EPOCH_START + timedelta(microseconds=self._core.engine.times.wall_of(ts))
+
+    def close(self) -> None:
+        """Finish what is in flight and let go of the directory. Closing twice is fine."""
+        if self._core.closed:
+            return
+        self._core.closed = f"the database {self.path} is closed"
+        _OPEN.discard(self)
+        try:
+            if self._reader is None:
+                committer = self._core.committer
+                assert committer is not None
+                try:
+                    if self._log.failed is None:
+                        committer.close_epoch()
+                finally:
+                    self._log.close()
+        finally:
+            self._core.duck.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    # Private.
+
+    def _begin_reading(self, at: At | None) -> Transaction:
+        if self._reader is not None:
+            self._reader.refresh()
+        snapshot = self.visible_ts if at is None else self._resolve(at, clamp=True)
+        txn = Transaction(self._core, snapshot, read_only=True)
+        # The pin is published, now look at the floor: GC looks in the other order.
+        try:
+            self._check_floor(snapshot)
+        except SnapshotExpiredError:
+            txn.rollback()
+            raise
+        return txn
+
+    def _resolve(self, at: At, *, clamp: bool) -> int:
+        """A point in time -> a timestamp that has happened."""
+        self._core.check_open()
+        if isinstance(at, bool) or not isinstance(at, (int, datetime, str)):
+            raise UsageError(f"at= takes a timestamp, a datetime or a snapshot's name, not {at!r}")
+        if isinstance(at, str):
+            raise NotFoundError("snapshot", at)
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise UsageError("at= needs a datetime with a time zone, e.g. datetime.now(timezone.utc)")
+            elapsed = at - EPOCH_START
+            ts = self._core.engine.times.at(
+                (elapsed.days * 86400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
+            )
+            return min(ts, self.visible_ts)
+        if at < 0:
+            raise UsageError(f"a timestamp cannot be negative: {at}")
+        if at > self.visible_ts:
+            raise UsageError(f"timestamp {at} lies in the future: the newest is {self.visible_ts}")
+        return at
+
+    def _check_floor(self, ts: int) -> None:
+        if ts < self._core.engine.floor:
+            raise SnapshotExpiredError(ts, self._core.engine.floor)
+
+    def _horizon(self) -> int:
+        oldest_us = self._clock.wall_us() - self._retention_us
+        kept = min(self._core.engine.times.at(oldest_us), self.visible_ts)
+        return max(self._core.engine.floor, min([kept, *list(self._core.pins.values())]))
+
+    def _wait_visible(self, ts: int) -> None:
+        while ts and not self._log.wait_visible(ts, 1.0):
+            if self._log.failed is not None:
+                raise UnavailableError("the database stopped after an error: open it again")
+
+    def _forked(self) -> None:
+        """In a forked child: the parent keeps the database, this handle is dead."""
+        self._core.closed = "a forked child cannot use its parent's database: open it there"
+        if self._lock is not None:
+            self._lock.abandon()
+            self._lock = None
+
+
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for database in list(_OPEN):
+        database._forked()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

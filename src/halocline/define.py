@@ -1,0 +1,155 @@
+"""Definitions: what a caller writes when creating a table, and what the catalog keeps of it.
+
+    {"id": int, "amount": "decimal(12,2) not null"} | pa.Schema | any Arrow-exporting frame
+        --read_definition--> [(name, canonical type, nullable), ...]
+
+A dict maps names to Python types, type names or Arrow types; its columns are nullable unless a
+type name says otherwise. A pa.Schema keeps its `nullable` flags. Of a frame only the schema is
+taken, never a row, and the index that pandas adds is dropped.
+
+A key names columns that exist, none twice, and no floats, lists or structs: NaN has no place in an
+order, and nested values have none that all engines share. Names: see names.py.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from halocline.convert import index_columns, refuse_spark
+from halocline.errors import SchemaError
+from halocline.names import Names, check_names
+from halocline.typenames import parse_type, type_text
+from halocline.types import TIME, TIMESTAMP, canonical, kind
+
+_PYTHON_TYPES: Final[dict[Any, Any]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.date: pa.date32(),
+    dt.datetime: TIMESTAMP,
+    dt.time: TIME,
+}
+_NO_KEY: Final = frozenset(["float", "list", "struct"])
+
+
+class Defined(NamedTuple):
+    """One column of a definition."""
+
+    name: str
+    type: Any
+    nullable: bool
+
+
+class Stored(NamedTuple):
+    """A schema as the catalog keeps it."""
+
+    ids: list[int]
+    columns: list[Defined]
+    key: tuple[int, ...]
+    last_id: int
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True):
+    """The form of `Schema.to_wire`: id, name, type text, nullable of each column; ids of the key."""
+
+    columns: list[tuple[int, str, str, bool]]
+    key: list[int]
+    last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
+
+
+def read_definition(definition: Any) -> list[Defined]:
+    """The columns of any definition, names checked and types canonical."""
+    refuse_spark(definition)
+    if isinstance(definition, Mapping):
+        items = list(definition.items())
+        check_names([name for name, _ in items])
+        return [Defined(str(name), *_read_type(type, str(name))) for name, type in items]
+    schema = _arrow_schema(definition)
+    dropped = index_columns(schema)
+    fields = [field for field in schema if field.name not in dropped]
+    check_names([field.name for field in fields])
+    return [
+        Defined(field.name, canonical(field.type, column=field.name), field.nullable)
+        for field in fields
+    ]
+
+
+def _arrow_schema(definition: Any) -> Any:
+    if isinstance(definition, pa.Schema):
+        return definition
+    if isinstance(definition, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        return definition.schema
+    try:
+        if hasattr(definition, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(definition).schema
+        if hasattr(definition, "__arrow_c_schema__"):
+            return pa.schema(definition)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"this definition cannot be read: {error}") from error
+    raise SchemaError(
+        f"a definition is a dict of types, a pa.Schema or a frame, not {type(definition).__name__}"
+    )
+
+
+def _read_type(given: Any, column: str) -> tuple[Any, bool]:
+    if isinstance(given, str):
+        return parse_type(given, column=column)
+    if isinstance(given, pa.DataType):
+        return canonical(given, column=column), True
+    if given is Decimal:
+        reason = "a Decimal needs digits and decimals: write it as 'decimal(12,2)'"
+        raise SchemaError(reason, column=column)
+    try:
+        return _PYTHON_TYPES[given], True
+    except (KeyError, TypeError):
+        reason = f"{given!r} is not a type: use a Python type, a type name or an Arrow type"
+        raise SchemaError(reason, column=column) from None
+
+
+def read_stored(wire: Any) -> Stored:
+    """What `Schema.to_wire` wrote. It comes from disk, so every rule is checked again."""
+    try:
+        read = msgspec.convert(wire, _Wire)
+    except msgspec.ValidationError as error:
+        raise SchemaError(f"the stored schema cannot be read: {error}") from error
+    check_names([name for _, name, _, _ in read.columns])
+    ids = [id for id, _, _, _ in read.columns]
+    if len(set(ids)) < len(ids) or not all(1 <= id <= read.last_id for id in ids):
+        raise SchemaError("the stored schema has wrong column ids")
+    columns = [
+        Defined(name, parse_type(text, column=name)[0], nullable)
+        for _, name, text, nullable in read.columns
+    ]
+    names = {id: column.name for id, column in zip(ids, columns, strict=True)}
+    if not names.keys() >= set(read.key):
+        raise SchemaError("the stored schema has a wrong primary key")
+    key = read_key([names[id] for id in read.key] or None, columns)
+    if any(columns[at].nullable for at in key):
+        raise SchemaError("the stored schema has a nullable primary key")
+    return Stored(ids=ids, columns=columns, key=key, last_id=read.last_id)
+
+
+def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
+    """The positions of the key columns, in key order."""
+    if primary_key is None:
+        return ()
+    names = [primary_key] if isinstance(primary_key, str) else primary_key
+    if not isinstance(names, (list, tuple)) or not names:
+        raise SchemaError("primary_key is a column name, a list of them, or None")
+    known = Names([column.name for column in columns])
+    positions = [known.position(name) for name in names]
+    if len(set(positions)) < len(positions):
+        raise SchemaError(f"the primary key {list(names)!r} names a column twice")
+    for at in positions:
+        if kind(columns[at].type) in _NO_KEY:
+            reason = f"{type_text(columns[at].type)} cannot be a primary key"
+            raise SchemaError(reason, column=columns[at].name)
+    return tuple(positions)

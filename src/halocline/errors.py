@@ -1,0 +1,121 @@
+"""Every error a caller can meet, filed under what the caller does next.
+
+    HaloclineError
+      ConflictError          run the transaction again (`db.run` does)
+      DuplicateKeyError      the key is taken: change the data, or upsert
+      AlreadyExistsError     pick another name, or pass if_not_exists
+      NotFoundError          the table or row is not there
+      UsageError             the call is wrong: fix the program
+        SchemaError          the data does not fit the table: fix the data
+      SnapshotExpiredError   that point in time is gone: read a newer one
+      UnavailableError       try later; `outcome` says whether the commit may have happened
+      CorruptionError        stop and restore: bytes on disk are not what was written
+
+Facts are fields and the message is built here, so that programs never parse text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Outcome = Literal["not_committed", "unknown"]
+
+
+class HaloclineError(Exception):
+    """Root of all errors raised on purpose."""
+
+
+class ConflictError(HaloclineError):
+    """Another transaction won. Run this one again on a newer snapshot."""
+
+    def __init__(
+        self, reason: str, *, table: str | None = None, key: Any = None, winner_ts: int = 0
+    ) -> None:
+        self.reason = reason
+        self.table = table
+        self.key = key
+        self.winner_ts = winner_ts
+        where = f" in table {table!r}" if table else ""
+        at = f" (committed at {winner_ts})" if winner_ts else ""
+        super().__init__(f"conflict{where}: {reason}{at}; run the transaction again")
+
+
+class DuplicateKeyError(HaloclineError):
+    """A primary key exists already, in the table or twice in the input."""
+
+    def __init__(self, table: str, keys: Sequence[Any], *, total: int = 0, inside: bool = False):
+        self.table = table
+        self.keys = list(keys[:10])
+        self.total = max(total, len(keys))
+        self.inside_input = inside
+        shown = ", ".join(repr(key) for key in self.keys)
+        more = f" and {self.total - len(self.keys)} more" if self.total > len(self.keys) else ""
+        where = "more than once in the input for" if inside else "already in"
+        super().__init__(f"primary key {shown}{more} is {where} table {table!r}")
+
+
+class AlreadyExistsError(HaloclineError):
+    """A table, snapshot or database of that name exists."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"{kind} {name!r} already exists")
+
+
+class NotFoundError(HaloclineError):
+    """A table, row, snapshot or database that was named does not exist."""
+
+    def __init__(self, kind: str, name: Any, *, hint: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        tail = f"; {hint}" if hint else ""
+        super().__init__(f"{kind} {name!r} does not exist{tail}")
+
+
+class UsageError(HaloclineError):
+    """The call cannot work as written."""
+
+
+class SchemaError(UsageError):
+    """Data or a definition that does not fit the schema; names column and row where known."""
+
+    def __init__(self, reason: str, *, column: str | None = None, row: int | None = None) -> None:
+        self.reason = reason
+        self.column = column
+        self.row = row
+        places = [f"column {column!r}"] if column is not None else []
+        places += [f"row {row}"] if row is not None else []
+        prefix = ", ".join(places)
+        super().__init__(f"{prefix}: {reason}" if prefix else reason)
+
+
+class SnapshotExpiredError(HaloclineError):
+    """The snapshot lies below the floor: its rows may already be gone."""
+
+    def __init__(self, ts: int, floor: int) -> None:
+        self.ts = ts
+        self.floor = floor
+        super().__init__(f"snapshot {ts} has expired: the oldest readable timestamp is {floor}")
+
+
+class UnavailableError(HaloclineError):
+    """Not now: locked by another process, disk full, or stopped after an I/O error."""
+
+    def __init__(self, reason: str, *, outcome: Outcome = "not_committed") -> None:
+        self.reason = reason
+        self.outcome = outcome
+        tail = " (the commit may or may not have happened)" if outcome == "unknown" else ""
+        super().__init__(reason + tail)
+
+
+class CorruptionError(HaloclineError):
+    """Bytes on disk are not what was written. Never answered by a shorter history."""
+
+    def __init__(self, path: str, reason: str, *, offset: int | None = None) -> None:
+        self.path = path
+        self.reason = reason
+        self.offset = offset
+        at = f" at byte {offset}" if offset is not None else ""
+        super().__init__(f"{path}{at}: {reason}")

@@ -1,0 +1,79 @@
+"""The commit log: every change is appended here, and everything else follows from it.
+
+    format.py     the bytes of files and entries        record.py   the payload of an entry
+    scan.py       walking over entries, torn or corrupt recover.py  opening a log after a crash
+    allocate.py   files of zeros, one ahead             tape.py     from memory to the disk
+    line.py       leader and followers                  writer.py   reserve, append, wait -> Log
+    published.py  how far others may read               follow.py   reading beside the writer
+    replay.py     from entries to whole transactions    broker.py   a log that others keep
+
+Start with format.py, then writer.py and recover.py. The bytes are in docs/formats/log.md.
+"""
+
+from halocline.log.broker import BrokerLog
+from halocline.log.follow import Follower, LogGone
+from halocline.log.format import AC, CKP, COMMITS, PARTS, PC, RB, SYSTEM, UC, Entry
+from halocline.log.record import (
+    DDL_CD,
+    DDL_CI,
+    DDL_CT,
+    DDL_DD,
+    DDL_DI,
+    DDL_DT,
+    DML_A,
+    DML_D,
+    DML_U,
+    EPOCH,
+    FLOOR,
+    JOB,
+    NO_PREVIOUS,
+    OBJ_C,
+    OBJ_D,
+    PAGE_M,
+    SNAPSHOT,
+    decode_payload,
+    encode_payload,
+)
+from halocline.log.recover import Recovery, read_log, recover
+from halocline.log.replay import Record, transactions
+from halocline.log.writer import Log
+
+__all__ = [
+    "AC",
+    "CKP",
+    "COMMITS",
+    "DDL_CD",
+    "DDL_CI",
+    "DDL_CT",
+    "DDL_DD",
+    "DDL_DI",
+    "DDL_DT",
+    "DML_A",
+    "DML_D",
+    "DML_U",
+    "EPOCH",
+    "FLOOR",
+    "JOB",
+    "NO_PREVIOUS",
+    "OBJ_C",
+    "OBJ_D",
+    "PAGE_M",
+    "PARTS",
+    "PC",
+    "RB",
+    "SNAPSHOT",
+    "SYSTEM",
+    "UC",
+    "BrokerLog",
+    "Entry",
+    "Follower",
+    "Log",
+    "LogGone",
+    "Record",
+    "Recovery",
+    "decode_payload",
+    "encode_payload",
+    "read_log",
+    "recover",
+    "transactions",
+]

@@ -1,0 +1,119 @@
+"""The published position: how far other processes may read, in one shared page of memory.
+
+    writer --after each sync--> publish --> | uuid | seq epoch file offset visible_ts | crc | seq |
+    reader <------------------- read <------'            one page, mapped by both
+
+Readers never go beyond it, so they only ever see bytes that a power loss cannot take back, and
+never have to unlearn anything.
+
+The page is written in one copy, with the sequence number at both ends and a CRC between them. A
+reader copies it out and tries again until both numbers are equal and the CRC fits. A writer that
+was killed inside the copy leaves a page that never fits: then there is no position.
+
+The page itself is never synced. After a power loss it may be old or torn, but never ahead of the
+log: whatever it says was durable before it was said. So recovery takes it as a lower bound, and a
+log that ends before it has lost bytes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from halocline.errors import CorruptionError
+from halocline.log.names import PUBLISHED_PATH
+from halocline.store import Files
+
+_BODY: Final = Struct("<16sQQQQQ")
+_PAGE: Final = Struct("<16sQQQQQIQ")
+_TRIES: Final = 100
+
+
+class Published(NamedTuple):
+    """Everything before `offset` of file number `file` is durable; so is all up to visible_ts."""
+
+    uuid: bytes
+    sequence: int
+    epoch: int
+    file: int
+    offset: int
+    visible_ts: int
+
+
+class Publisher:
+    """The writer's side."""
+
+    def __init__(self, files: Files, uuid: bytes, epoch: int) -> None:
+        self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=True)
+        self._uuid = uuid
+        self._epoch = epoch
+        before = decode_page(bytes(self._page[: _PAGE.size]))
+        mine = before is not None and before.uuid == uuid
+        self._sequence = before.sequence if before is not None and mine else 0
+        self.visible_ts = before.visible_ts if before is not None and mine else 0
+        """Begins where the last writer stopped: a reader must never see it shrink."""
+        self._place = (0, 0)
+
+    def publish(self, file: int, offset: int, visible_ts: int) -> None:
+        """Tell readers that everything before this place has been synced. 0.9 us."""
+        self._place = (file, offset)
+        if visible_ts > self.visible_ts:
+            self.visible_ts = visible_ts
+        else:
+            visible_ts = self.visible_ts
+        self._sequence = sequence = self._sequence + 1
+        uuid, epoch = self._uuid, self._epoch
+        crc = crc32(_BODY.pack(uuid, sequence, epoch, file, offset, visible_ts))
+        _PAGE.pack_into(
+            self._page, 0, uuid, sequence, epoch, file, offset, visible_ts, crc, sequence
+        )
+
+    def publish_ts(self, visible_ts: int) -> None:
+        """Say the last place again, with a newer timestamp."""
+        self.publish(*self._place, visible_ts)
+
+    def close(self) -> None:
+        if not isinstance(self._page, bytearray):
+            self._page.close()
+
+
+class PublishedPage:
+    """The reader's side. The page stays mapped, so a look costs no system call."""
+
+    def __init__(self, files: Files) -> None:
+        self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=False)
+
+    def read(self) -> Published | None:
+        """The position, or None if there is none that can be believed."""
+        for _ in range(_TRIES):
+            position = decode_page(bytes(self._page[: _PAGE.size]))
+            if position is not None:
+                return position
+        return None
+
+    def close(self) -> None:
+        if not isinstance(self._page, bytearray):
+            self._page.close()
+
+
+def read_published(files: Files) -> Published | None:
+    """One look, for those who do not follow."""
+    try:
+        page = PublishedPage(files)
+    except (OSError, CorruptionError):
+        # Never written, or a crash left it too short. It is a bound, not data: go without.
+        return None
+    try:
+        return page.read()
+    finally:
+        page.close()
+
+
+def decode_page(data: bytes) -> Published | None:
+    """The position in a copy of the page, if the copy is whole."""
+    *fields, crc, sequence = _PAGE.unpack(data)
+    position = Published(*fields)
+    if sequence != position.sequence or sequence == 0 or crc != crc32(data[: _BODY.size]):
+        return None
+    return position

@@ -1,0 +1,106 @@
+"""The file that is being written, and the bytes on their way into it.
+
+    put --> pending --write--> operating system --sync--> disk --> published
+            (memory)   written                   synced
+
+`pending` is one list that is only appended to at its end (under the commit lock) and only cut at
+its front (by the leader). Both are single steps of the interpreter, so the two sides need no lock
+between them. Every item knows its own place in the file.
+
+Both halves can be broken off at any point and begun again. `write` changes nothing until the bytes
+have been given to the operating system, and then leaves in one step (`del pending[:count]`); before
+that step anybody can do it again: the same bytes to the same place. A sync can be repeated anyway,
+unless it *failed*: then nobody may (see writer.py).
+
+Invariants
+- Only the leader calls `write` and `move_to`. `sync` may run beside `write`: it covers what was
+  written when it began.
+- Everything pending belongs to the active file, and is contiguous.
+- What is published has been synced.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from typing import NamedTuple
+
+from halocline.log.allocate import Fresh
+from halocline.log.format import SECTOR
+from halocline.log.published import Publisher
+
+
+class Mark(NamedTuple):
+    """A place in the log, and what holds once everything before it is written, or synced."""
+
+    order: int
+    end: int
+    visible_ts: int
+
+
+class Tape:
+    """The way of an entry from memory to the disk."""
+
+    __slots__ = ("_publisher", "_syncing", "active", "durable", "pending", "synced", "written")
+
+    def __init__(
+        self, active: Fresh, header: bytes, *, publisher: Publisher, order: int, visible_ts: int
+    ) -> None:
+        mark = Mark(order, SECTOR, visible_ts)
+        self._publisher = publisher
+        self._syncing = allocate_lock()
+        self.active = active
+        self.pending: list[tuple[bytes, int, Mark]] = [(header, 0, mark)]
+        self.written = self.synced = Mark(order, 0, visible_ts)
+        self.durable = order
+        """The highest order that a crash cannot take back."""
+
+    def move_to(self, active: Fresh, header: bytes) -> None:
+        """Go on in another file. All of the old one has been synced."""
+        order, _, visible_ts = self.synced
+        # The flusher may be syncing the old file, which must stay open until it is done.
+        with self._syncing:
+            self.active = active
+            self.written = self.synced = Mark(order, 0, visible_ts)
+            self.pending.append((header, 0, Mark(order, SECTOR, visible_ts)))
+
+    def write(self) -> None:
+        """Leader: give all that is pending to the operating system."""
+        pending = self.pending
+        count = len(pending)
+        if not count:
+            return
+        data, offset, mark = pending[0]
+        if count > 1:
+            data = b"".join([item[0] for item in pending[:count]])
+            mark = pending[count - 1][2]
+        self.active.file.pwrite(data, offset)
+        self.written = mark
+        del pending[:count]
+
+    def sync(self) -> None:
+        """Make durable what is written, then publish it."""
+        with self._syncing:
+            # Identity, not order: the header of a file has the order of the entry before it.
+            mark = self.written
+            if mark is not self.synced:
+                active = self.active
+                active.file.sync()
+                order, end, visible_ts = mark
+                self._publisher.publish(active.number, end, visible_ts)
+                self.synced = mark
+                self.durable = order
+
+    def publish_ts(self, visible_ts: int) -> None:
+        """Say again how far the log is durable, with a newer timestamp."""
+        with self._syncing:
+            self._publisher.publish_ts(visible_ts)
+
+    def unsynced_bytes(self) -> int:
+        return self.written.end - self.synced.end
+
+    def header_is_durable(self) -> bool:
+        return self.synced.end > 0
+
+    def close(self) -> None:
+        self.active.file.close()
+        self._publisher.close()

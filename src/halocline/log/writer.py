@@ -1,0 +1,394 @@
+"""The writer of the log: reserve, append, wait.
+
+    with commit_lock:  reserve ---> append ---> (fold)          wait (no lock held)
+                         |            |                           |
+                    room in a file  frame, put on the tape   leader: pwrite + sync all of it
+                                                             others: park until that reached them
+
+    order    1 2 3 4 5 6 7 8 9
+             ------- synced, published, visible
+                     --- written, not synced (async mode; in sync mode only while a leader works)
+                         ----- pending: framed, in memory
+
+While the leader is in its system call, others append; the next leader takes them all at once. So
+with many threads a sync carries as many commits as arrived during the one before it.
+
+Why an interrupt (Ctrl-C) in `wait` is harmless. Writing and syncing can be broken off and begun
+again (tape.py), and so can taking turns (line.py). So after a first interrupt, in any place, `wait`
+lets go of leadership, starts over, finishes, and raises only then. A second interrupt in there
+poisons the log, as does any in the few steps of `append` and `_move_to` that cannot be done half.
+
+After a failed pwrite or fsync nothing can be trusted: a second fsync may succeed without having
+written. The log is poisoned: whoever waits gets outcome="unknown", whoever comes later
+"not_committed", and only recovery, which writes the tail again, tells what happened.
+
+Invariants
+- A file is whole and synced before its successor gets its first byte (`_switch`).
+- visible_ts moves only after the bytes behind it: synced, or in async mode handed over.
+- No byte is written that was not allocated before: a full disk fails in `reserve`.
+
+Lock order: the caller's commit lock, leadership (Line), the tape's. Nobody waits the other way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+from halocline.clock import Clock
+from halocline.config import Durability, Options
+from halocline.errors import Outcome, UnavailableError, UsageError
+from halocline.log.allocate import Allocator, Fresh, trim
+from halocline.log.flusher import Flusher
+from halocline.log.format import (
+    ENTRY_EXTRA_MAX,
+    FIELDS,
+    GROUP_MAX,
+    HEADER_AT_MAX,
+    MARK,
+    MASKED,
+    PADS,
+    PAYLOAD_BYTES_MAX,
+    SEAL,
+    SECTOR,
+    U32,
+    ZERO_RUN,
+    file_seed,
+    mask,
+)
+from halocline.log.line import Line
+from halocline.log.names import LOG_DIRECTORY, log_numbers, path_of
+from halocline.log.published import Publisher
+from halocline.log.recover import Recovery
+from halocline.log.tape import Mark, Tape
+from halocline.log.watch import Watchers
+from halocline.store import Files
+
+SYSTEM_PAYLOAD_MAX: Final = 512
+"""A reservation leaves room for one system entry of this payload, which needs none of its own."""
+_RESERVE_EXTRA: Final = ENTRY_EXTRA_MAX + SYSTEM_PAYLOAD_MAX + ENTRY_EXTRA_MAX
+_LAST: Final = 1 << 64
+"""An order that is never reached: whoever waits for it wants to lead."""
+
+_pack_fields = FIELDS.pack
+_pack_seal = SEAL.pack
+_pack_u32 = U32.pack
+
+
+class Log:
+    """One database's log, open for writing. `Log.start` makes one."""
+
+    def __init__(
+        self, files: Files, recovery: Recovery, *, options: Options, durability: Durability
+    ) -> None:
+        self.uuid = recovery.uuid
+        self.epoch = recovery.epoch + 1
+        self.failed: BaseException | None = None
+        self._files = files
+        self._line = Line()
+        self._watchers = Watchers()
+        self._allocator = Allocator(files, options)
+        # Where the next entry goes. Changed under the commit lock only.
+        self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
+        self._firsts = [(span.header.first_order, span.header.number) for span in recovery.spans]
+        fresh = self._allocator.first_file(recovery.tail.number + 1)
+        publisher = Publisher(files, self.uuid, self.epoch)
+        self.visible_ts = self._ts = publisher.visible_ts
+        order = self._next.order - 1
+        self._reached = order
+        header = self._begin(fresh)
+        self._tape = Tape(fresh, header, publisher=publisher, order=order, visible_ts=self._ts)
+        self._tape.write()
+        self._tape.sync()
+        self._sync_always = durability == "sync"
+        self._unsynced_max = options.log_buffer_bytes
+        self._flusher: Flusher | None = None
+        if not self._sync_always:
+            self._flusher = Flusher(options.async_sync_ms / 1000, self._sync_or_poison)
+
+    @classmethod
+    def start(
+        cls,
+        files: Files,
+        recovery: Recovery,
+        *,
+        options: Options,
+        clock: Clock,
+        durability: Durability = "sync",
+    ) -> Log:
+        """Begin a new epoch in a new file, durably, and publish it."""
+        del clock  # Nothing here asks for the time: the flusher sleeps on an event.
+        if not recovery.repaired:
+            raise UsageError("this log was opened for reading; recover it before writing")
+        try:
+            files.makedirs(LOG_DIRECTORY)
+            log = cls(files, recovery, options=options, durability=durability)
+            if recovery.spans:
+                last = files.open(path_of(recovery.tail.number))
+                trim(last, recovery.tail.offset)
+                last.close()
+        except FileExistsError as error:
+            raise UsageError(f"the log has been started already: {error}") from error
+        except OSError as error:
+            raise UnavailableError(f"no new log file: {error}") from error
+        return log
+
+    # Under the commit lock.
+
+    def reserve(self, payload_bytes: int) -> None:
+        """Make sure that one entry of this payload, and a small system entry, have room. 0.2 us."""
+        if self.failed is not None:
+            raise self._refusal("not_committed")
+        if self._next.offset + payload_bytes + _RESERVE_EXTRA > self._size:
+            self._roll(payload_bytes)
+
+    def append(
+        self, group: int, type: int, payload: bytes | bytearray | memoryview, visible_ts: int = 0
+    ) -> int:
+        """Frame an entry; it is written by the next `wait`. Returns its order. 2 us."""
+        if self.failed is not None:
+            raise self._refusal("not_committed")
+        if isinstance(payload, memoryview):
+            payload = bytes(payload)
+        size = len(payload)
+        if not 0 < group <= GROUP_MAX or not 0 <= type < MASKED or size > PAYLOAD_BYTES_MAX:
+            raise UsageError(f"no entry of group {group}, type {type:#x} and {size} bytes")
+        at, tape = self._next, self._tape
+        order = at.order
+        lsn = at.lsns[group] + 1
+        if size >= 256 and ZERO_RUN in payload:
+            payload = mask(payload, order)
+            type |= MASKED
+        fields = _pack_fields(group, lsn, size, type, order, tape.durable)
+        header = fields + _pack_seal(crc32(fields, self._seed), MARK)
+        crc = crc32(payload, crc32(header, crc32(_pack_u32(at.crc))))
+        offset = at.offset
+        gap = offset % SECTOR
+        pad = PADS[SECTOR - gap] if gap > HEADER_AT_MAX else b""
+        entry = b"".join((pad, header, payload, _pack_seal(crc, MARK)))
+        end = offset + len(entry)
+        if end > self._size:
+            raise UsageError(f"an entry of {size} bytes was not reserved")
+        try:
+            if visible_ts > self._ts:
+                self._ts = visible_ts
+            at.order = order + 1
+            at.lsns[group] = lsn
+            at.crc = crc
+            at.offset = end
+            tape.pending.append((entry, offset, Mark(order, end, self._ts)))
+        except BaseException as interrupt:
+            # Half an append: what is in memory no longer fits what will be written.
+            self.poison(interrupt)
+            raise
+        return order
+
+    # No lock held.
+
+    def wait(self, order: int) -> None:
+        """Return when that order is durable and visible (async: given to the operating system)."""
+        if order > self._reached:
+            try:
+                self._take_turns(order)
+            except UnavailableError:
+                raise
+            except BaseException:
+                self._settle(order)
+                raise
+            if self._tape.synced.end > self._spare_at:
+                self._tidy()
+
+    def wait_visible(self, ts: int, timeout: float) -> bool:
+        """Wait until visible_ts has reached `ts`; False when time is up."""
+        if self.visible_ts < ts:
+            self._watchers.wait(
+                ts, timeout, lambda: self.visible_ts >= ts or self.failed is not None
+            )
+        if self.visible_ts < ts and self.failed is not None:
+            raise self._refusal("not_committed")
+        return self.visible_ts >= ts
+
+    def set_visible(self, ts: int) -> None:
+        """Make everything up to `ts` visible: at start-up, when the log has been replayed."""
+        self._ts = max(self._ts, ts)
+        self._see(ts)
+        self._tape.publish_ts(self.visible_ts)
+
+    def poison(self, error: BaseException) -> None:
+        """Refuse everything from now on, and wake all who wait."""
+        if self.failed is None:
+            self.failed = error
+        self._line.resume()
+        self._watchers.wake_up_to(_LAST)
+
+    def file_of(self, order: int) -> int:
+        """The number of the file that holds that order, or that it would go to."""
+        place = bisect_right(self._firsts, (order, _LAST))
+        return self._firsts[max(place - 1, 0)][1]
+
+    def truncate_before(self, file_number: int) -> None:
+        """Delete whole files, oldest first (W-19). The one that is being written stays."""
+        # A header that is not durable yet must not be the only one left.
+        active = self._tape.active.number
+        keep = min(file_number, active if self._tape.header_is_durable() else active - 1)
+        for number in log_numbers(self._files):
+            if number < keep:
+                self._files.remove(path_of(number))
+
+    def close(self) -> None:
+        """Make everything durable and let go. Twice is harmless."""
+        if self._flusher is not None:
+            self._flusher.stop()
+        if self.failed is None:
+            try:
+                self._lead_alone()
+                self._tape.write()
+                self._tape.sync()
+                self._advance()
+                self._allocator.discard(self._tape.active.number)
+                self._allocator.trim_sealed()
+                self._line.resume()
+            except OSError as error:
+                self.poison(error)
+                raise self._refusal("unknown") from error
+            except BaseException:
+                self._line.resume()
+                raise
+            self.failed = UnavailableError("the log is closed")
+        self._tape.close()
+
+    # Going on in the next file.
+
+    def _roll(self, payload_bytes: int) -> None:
+        """Nothing is changed unless there is room."""
+        if payload_bytes > PAYLOAD_BYTES_MAX:
+            raise UsageError(f"an entry of {payload_bytes} bytes is longer than the log allows")
+        need = payload_bytes + _RESERVE_EXTRA
+        try:
+            coming = self._allocator.next_files(self._tape.active.number, need)
+        except OSError as error:
+            raise UnavailableError(f"no room for the log: {error}") from error
+        for fresh in coming:
+            self._switch(fresh)
+
+    def _switch(self, fresh: Fresh) -> None:
+        """Seal the active file and begin this one."""
+        try:
+            self._lead_alone()
+            self._tape.write()
+            self._tape.sync()
+            self._advance()
+            self._move_to(fresh)
+            self._line.resume()
+        except OSError as error:
+            self.poison(error)
+            raise self._refusal("not_committed") from error
+        except BaseException:
+            self._line.resume()
+            raise
+
+    def _move_to(self, fresh: Fresh) -> None:
+        try:
+            self._allocator.retire(self._tape.active.file, self._next.offset)
+            self._tape.move_to(fresh, self._begin(fresh))
+        except BaseException as interrupt:
+            self.poison(interrupt)
+            raise
+
+    def _begin(self, fresh: Fresh) -> bytes:
+        """Let the next entry go to the beginning of this file; returns its header."""
+        at = self._next
+        header = at.next_header(
+            uuid=self.uuid, number=fresh.number, epoch=self.epoch, size=fresh.size
+        )
+        at.offset = SECTOR
+        self._seed = file_seed(fresh.number)
+        self._size = fresh.size
+        self._spare_at = fresh.size // 2
+        self._firsts.append((at.order, fresh.number))
+        return header.encode()
+
+    def _tidy(self) -> None:
+        """What no other commit should wait for: make the spare, trim and close sealed files."""
+        self._spare_at = _LAST
+        self._allocator.make_spare(self._tape.active.number)
+        if self._tape.header_is_durable():
+            self._allocator.trim_sealed()
+
+    # Taking turns.
+
+    def _take_turns(self, order: int) -> None:
+        """Lead or park until the order is reached. Can be begun again after `Line.resume`."""
+        line = self._line
+        while order > self._reached:
+            if self.failed is not None:
+                raise self._refusal("unknown")
+            ticket = line.enter(order)
+            if ticket is None:
+                self._lead()
+                line.leave(self._reached)
+            else:
+                ticket.acquire()
+
+    def _lead(self) -> None:
+        """Work for everybody whose entries are on the tape."""
+        tape = self._tape
+        try:
+            tape.write()
+            if self._sync_always or tape.unsynced_bytes() > self._unsynced_max:
+                tape.sync()
+        except OSError as error:
+            self.poison(error)
+        else:
+            self._advance()
+
+    def _advance(self) -> None:
+        """What follows from the work of a leader: first visible, then reached."""
+        if self._sync_always:
+            mark = self._tape.synced
+        else:
+            mark = self._tape.written
+            if self._flusher is not None:
+                self._flusher.touch()
+        if mark.visible_ts > self.visible_ts:
+            self._see(mark.visible_ts)
+        self._reached = mark.order
+
+    def _lead_alone(self) -> None:
+        """Lead, and keep it until `Line.resume`."""
+        while (ticket := self._line.enter(_LAST)) is not None:
+            ticket.acquire()
+            if self.failed is not None:
+                raise self._refusal("not_committed")
+
+    def _settle(self, order: int) -> None:
+        """After an interrupt: finish what was begun, so that nobody is left waiting."""
+        try:
+            self._line.resume()
+            self._take_turns(order)
+        except UnavailableError:
+            pass  # The log has failed, and everyone has been told.
+        except BaseException as second:  # noqa: BLE001 the first interrupt is the one to raise
+            self.poison(second)
+
+    def _sync_or_poison(self) -> None:
+        """The flusher's turn."""
+        try:
+            self._tape.sync()
+        except BaseException as error:  # noqa: BLE001 a thread has nobody else to tell
+            self.poison(error)
+
+    def _see(self, ts: int) -> None:
+        if ts > self.visible_ts:
+            self.visible_ts = ts
+            if self._watchers.watching:
+                self._watchers.wake_up_to(ts)
+
+    def _refusal(self, outcome: Outcome) -> UnavailableError:
+        reason = self.failed
+        text = str(reason) or type(reason).__name__
+        error = UnavailableError(f"the log is stopped: {text}", outcome=outcome)
+        error.__cause__ = reason
+        return error

@@ -1,0 +1,7 @@
+"""Reading: point reads, scans, the change feed, and SQL through DuckDB."""
+
+from halocline.read.changes import read_changes
+from halocline.read.duck import Duck
+from halocline.read.scan import count_rows, scan_table
+
+__all__ = ["Duck", "count_rows", "read_changes", "scan_table"]

@@ -1,0 +1,108 @@
+"""DuckDB as the local executor: SQL over Arrow tables, in a sandbox.
+
+One instance per database, made on first use (a new one costs 20-60 ms), one cursor per query. It
+may not open files, load extensions, see Python variables or change its own configuration; tables
+are handed in as Arrow, zero-copy, under the names the query uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+
+import duckdb
+import pyarrow as pa
+
+from halocline.errors import UnavailableError, UsageError
+
+_SETTINGS = (
+    "set enable_external_access=false",
+    "set python_enable_replacements=false",
+    "set autoinstall_known_extensions=false",
+    "set autoload_known_extensions=false",
+    "set TimeZone='UTC'",
+)
+
+
+class Duck:
+    """The SQL engine of one database."""
+
+    def __init__(self, *, memory_bytes: int, threads: int = 0) -> None:
+        self._memory_bytes = memory_bytes
+        self._threads = threads
+        self._lock = Lock()
+        self._instance: duckdb.DuckDBPyConnection | None = None
+
+    def query(
+        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table]
+    ) -> pa.Table:
+        """Run one SELECT to the end."""
+        cursor = self._cursor()
+        try:
+            return self._relation(cursor, text, params, tables).to_arrow_table()
+        except duckdb.Error as error:
+            raise _translate(error) from error
+        finally:
+            cursor.close()
+
+    def stream(
+        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table]
+    ) -> pa.RecordBatchReader:
+        """The same, batch by batch; the cursor lives until the reader is done or dropped."""
+        cursor = self._cursor()
+        try:
+            reader = self._relation(cursor, text, params, tables).to_arrow_reader(65536)
+        except duckdb.Error as error:
+            cursor.close()
+            raise _translate(error) from error
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from reader
+            finally:
+                cursor.close()
+
+        return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._instance is not None:
+                self._instance.close()
+                self._instance = None
+
+    def _relation(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        text: str,
+        params: Sequence[object],
+        tables: Mapping[str, pa.Table],
+    ) -> duckdb.DuckDBPyRelation:
+        for name, table in tables.items():
+            cursor.register(name, table)
+        relation = cursor.sql(text, params=list(params) if params else None)
+        assert relation is not None, "a SELECT always has a result"
+        return relation
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            if self._instance is None:
+                self._instance = self._start()
+            return self._instance.cursor()
+
+    def _start(self) -> duckdb.DuckDBPyConnection:
+        instance = duckdb.connect(":memory:")
+        for setting in _SETTINGS:
+            instance.execute(setting)
+        instance.execute(f"set memory_limit='{self._memory_bytes // 1024}KiB'")
+        if self._threads:
+            instance.execute(f"set threads={self._threads}")
+        instance.execute("set lock_configuration=true")
+        return instance
+
+
+def _translate(error: duckdb.Error) -> UsageError | UnavailableError:
+    """What the caller can do about it: fix the query, or give it more memory."""
+    text = str(error).strip()
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return UnavailableError(f"the query needs more memory: {text}; open with a larger memory=")
+    return UsageError(text)

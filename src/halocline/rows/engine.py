@@ -1,0 +1,176 @@
+"""EngineState: the whole database in memory, and the one fold of a commit record into it.
+
+    log --transactions--> fold_record --decode--> fold --> TableState, Catalog, Tokens, Times
+                          (recovery, followers)     ^
+    txn/commit.py ------------ nodes ---------------'
+
+The transaction node folds the nodes it has just encoded; everyone else folds the nodes decoded from
+the same bytes. Nothing else ever changes a table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from halocline.catalog import Catalog, TableEntry
+from halocline.config import Options
+from halocline.errors import CorruptionError
+from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, Record
+from halocline.rows.nodes import Append, Delete, Node, Update, decode_node, table_of
+from halocline.rows.state import TableState
+from halocline.rows.system import EpochNode, FloorNode, Info, JobNode, decode_info, decode_system
+from halocline.rows.tokens import Tokens
+
+
+class Times:
+    """commit_ts and wall clock of every commit: what `at=datetime` looks up."""
+
+    __slots__ = ("stamps", "walls")
+
+    def __init__(self) -> None:
+        self.stamps = array("q")
+        self.walls = array("q")
+
+    def add(self, commit_ts: int, wall_us: int) -> None:
+        self.walls.append(wall_us)
+        self.stamps.append(commit_ts)
+
+    def at(self, wall_us: int) -> int:
+        """The newest commit_ts at or before that moment, 0 when there was none."""
+        place = bisect_right(self.walls, wall_us, 0, len(self.stamps))
+        return self.stamps[place - 1] if place else 0
+
+    def wall_of(self, commit_ts: int) -> int:
+        place = bisect_right(self.stamps, commit_ts)
+        return self.walls[place - 1] if place else 0
+
+
+class EngineState:
+    """Tables, catalog, tokens, commit times, floor, jobs and ceilings of one database."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.catalog = Catalog()
+        self.tables: dict[int, TableState] = {}
+        self.tokens = Tokens()
+        self.times = Times()
+        self.jobs: dict[int, JobNode] = {}
+        self.last_ts = 0
+        self.wall_us = 0
+        self.floor = 0
+        self.epoch = 0
+        self.ts_ceiling = 0
+        self.rowid_ceiling = 0
+        self.first_rowid = 1
+        """Where the row sequence of a table that is created now begins."""
+
+    def fold(self, info: Info, nodes: Iterable[Node]) -> None:
+        """Apply one committed record. Caller holds the commit lock."""
+        ts = info.commit_ts
+        for node in nodes:
+            state = self.tables[node.table_id]
+            state.last_ts = ts  # first: see rows/state.py on reading beside the fold
+            fold_node(state, node, ts)
+        self.stamp(info)
+
+    def stamp(self, info: Info) -> None:
+        """What every commit leaves behind besides rows."""
+        self.last_ts = info.commit_ts
+        self.wall_us = info.wall_us
+        self.times.add(info.commit_ts, info.wall_us)
+        if info.token is not None:
+            self.tokens.add(info.token, info.commit_ts, info.wall_us)
+
+    def fold_record(self, record: Record) -> None:
+        """Apply one record as the log has it: recovery, followers."""
+        if record.group == 3:
+            self._fold_system(record)
+            return
+        info = decode_info(record.info)
+        nodes: list[Node] = []
+        for kind, payload in record.nodes:
+            if kind in (DML_A, DML_D, DML_U):
+                nodes.append(self._decode(kind, payload))
+            else:
+                self.add_table(self.catalog.apply(kind, payload, info.commit_ts))
+        self.fold(info, nodes)
+
+    def add_table(self, entry: TableEntry) -> TableState:
+        """A table the catalog knows now; a dropped one keeps its state until it is forgotten."""
+        state = self.tables.get(entry.id)
+        if state is None:
+            state = TableState(
+                entry, page_rows=self.options.page_rows, first_rowid=self.first_rowid
+            )
+            self.tables[entry.id] = state
+        else:
+            state.set_entry(entry)
+        return state
+
+    def skip_rowids(self, ceiling: int) -> None:
+        """No RowID up to the ceiling is issued again, in any table."""
+        self.first_rowid = max(self.first_rowid, ceiling + 1)
+        for state in self.tables.values():
+            state.skip_to(ceiling + 1)
+
+    def _decode(self, kind: int, payload: bytes | memoryview) -> Node:
+        state = self.tables.get(table_of(payload))
+        if state is None:
+            raise CorruptionError("log", f"a record names unknown table {table_of(payload)}")
+        return decode_node(kind, payload, state.schema)
+
+    def _fold_system(self, record: Record) -> None:
+        for kind, payload in record.nodes:
+            if kind == EPOCH:
+                self.open_epoch(decode_system(payload, EpochNode))
+            elif kind == FLOOR:
+                self.floor = max(self.floor, decode_system(payload, FloorNode).floor)
+            elif kind == JOB:
+                self.start_job(decode_system(payload, JobNode))
+
+    def open_epoch(self, node: EpochNode) -> None:
+        if node.epoch != self.epoch:
+            # A new writer: it begins above everything its predecessor was promised.
+            self.skip_rowids(self.rowid_ceiling)
+            self.epoch = node.epoch
+        self.ts_ceiling = node.ts_ceiling
+        self.rowid_ceiling = node.rowid_ceiling
+
+    def start_job(self, job: JobNode) -> None:
+        if job.ended:
+            self.jobs.pop(job.job_id, None)
+            return
+        self.jobs[job.job_id] = job
+        state = self.tables.get(job.table_id)
+        if state is not None and job.rows:
+            state.skip_to(job.first_rowid + job.rows)
+
+
+def fold_node(state: TableState, node: Node, ts: int) -> None:
+    """One node into one table: the only place where rows change."""
+    if isinstance(node, Append):
+        if node.table is None:
+            state.append(node.first_rowid, node.rows, ts)
+        else:
+            state.append_run(node.first_rowid, node.table, node.run, ts)
+    elif isinstance(node, Update):
+        if node.table is None:
+            state.update(node.targets, node.changed, node.first_rowid, node.rows, ts)
+        else:
+            state.update_run(
+                node.targets,
+                node.changed,
+                node.keys,
+                node.first_rowid,
+                node.table,
+                node.run,
+                ts,
+            )
+    else:
+        assert isinstance(node, Delete)
+        if node.bulk:
+            state.delete_run(node.targets, node.keys, ts)
+        else:
+            state.delete(node.targets, node.keys, ts)

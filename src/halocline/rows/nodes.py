@@ -1,0 +1,202 @@
+"""DML nodes: what a commit record says about rows, in memory and as bytes.
+
+    workspace --> Append | Update | Delete --encode--> node payload --> log
+                        |                                                |
+                        '------------------> fold <-------decode---------'
+
+A node payload starts with 18 bytes: version u8, form u8, table id u64, first RowID u64. The RowID
+is written as zero and patched in place under the commit lock, when it is known. Then the rows:
+
+    form 0   msgpack: Append [rows], Update [changed ids, targets, rows], Delete [targets, keys]
+    form 1   Arrow IPC stream, LZ4: the rows, with `_target` beside them in Update and Delete;
+             the changed ids stand in the stream's schema metadata
+
+Rows i of a node get RowID first + i. Keys of a Delete travel as rows of the key columns. Bytes come
+from disk or network, so every decoder checks and raises CorruptionError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from halocline.errors import CorruptionError
+from halocline.log import DML_A, DML_D, DML_U
+from halocline.rows.memtree import Run, sort_run
+from halocline.rows.page import Int64Array, Row
+from halocline.schema import Schema
+
+VERSION: Final = 1
+HEAD: Final = Struct("<BBQQ")
+FIRST_ROWID_AT: Final = 10
+"""Offset of the first RowID in a node payload."""
+
+ROWS, ARROW = 0, 1
+_IPC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_encode = msgspec.msgpack.Encoder().encode
+_ints = msgspec.msgpack.Decoder(tuple[tuple[int, ...], msgspec.Raw])
+_update = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...], msgspec.Raw])
+
+
+@dataclass(slots=True)
+class Append:
+    """New rows of one table."""
+
+    table_id: int
+    rows: Sequence[Row] = ()
+    table: pa.Table | None = None
+    run: Run | None = None
+    first_rowid: int = 0
+
+    @property
+    def count(self) -> int:
+        """RowIDs this node takes."""
+        return len(self.rows) if self.table is None else int(self.table.num_rows)
+
+
+@dataclass(slots=True)
+class Update:
+    """Versions that are succeeded by others; `changed` are column ids."""
+
+    table_id: int
+    targets: Sequence[int] | Int64Array
+    changed: tuple[int, ...]
+    rows: Sequence[Row] = ()
+    table: pa.Table | None = None
+    keys: Sequence[Any] = ()
+    run: Run | None = None
+    first_rowid: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(slots=True)
+class Delete:
+    """Versions that end."""
+
+    table_id: int
+    targets: Sequence[int] | Int64Array
+    keys: Sequence[Any]
+    bulk: bool = False
+    first_rowid: int = 0
+
+    @property
+    def count(self) -> int:
+        return 0
+
+
+Node = Append | Update | Delete
+
+
+def encode_node(node: Node, schema: Schema) -> tuple[int, bytes]:
+    """(node type, payload) with the first RowID left zero."""
+    if isinstance(node, Append):
+        if node.table is None:
+            return DML_A, HEAD.pack(VERSION, ROWS, node.table_id, 0) + schema.encode_rows(node.rows)
+        return DML_A, HEAD.pack(VERSION, ARROW, node.table_id, 0) + _to_ipc(node.table)
+    if isinstance(node, Update):
+        if node.table is None:
+            body = _encode((node.changed, node.targets, msgspec.Raw(schema.encode_rows(node.rows))))
+            return DML_U, HEAD.pack(VERSION, ROWS, node.table_id, 0) + body
+        table = node.table.append_column("_target", pa.array(node.targets, pa.int64()))
+        table = table.replace_schema_metadata({b"changed": _encode(node.changed)})
+        return DML_U, HEAD.pack(VERSION, ARROW, node.table_id, 0) + _to_ipc(table)
+    if not node.bulk:
+        keys = schema.encode_keys(node.keys) if schema.primary_key else _encode(None)
+        body = _encode((list(node.targets), msgspec.Raw(keys)))
+        return DML_D, HEAD.pack(VERSION, ROWS, node.table_id, 0) + body
+    targets = pa.array(node.targets, pa.int64())
+    if schema.primary_key:
+        table = schema.key_table(node.keys).append_column("_target", targets)
+    else:
+        table = pa.table({"_target": targets})
+    return DML_D, HEAD.pack(VERSION, ARROW, node.table_id, 0) + _to_ipc(table)
+
+
+def table_of(payload: bytes | memoryview) -> int:
+    """The table a DML node payload speaks of."""
+    if len(payload) < HEAD.size:
+        raise CorruptionError("log", "a node is shorter than its head")
+    version, _, table_id, _ = HEAD.unpack_from(payload)
+    if version != VERSION:
+        raise CorruptionError("log", f"node version {version} is newer than this program")
+    return int(table_id)
+
+
+def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> Node:
+    """The node that was encoded; CorruptionError when the bytes make no sense."""
+    table_id = table_of(payload)
+    _, form, _, first_rowid = HEAD.unpack_from(payload)
+    body = memoryview(payload)[HEAD.size :]
+    try:
+        if form == ROWS:
+            return _decode_rows(kind, table_id, first_rowid, body, schema)
+        if form == ARROW:
+            return _decode_arrow(kind, table_id, first_rowid, body, schema)
+    except (msgspec.MsgspecError, pa.ArrowException, StructError, ValueError, KeyError) as error:
+        raise CorruptionError("log", f"a node of table {table_id} cannot be decoded: {error}") from error
+    raise CorruptionError("log", f"node form {form} is unknown")
+
+
+def _decode_rows(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> Node:
+    if kind == DML_A:
+        return Append(table_id, schema.decode_rows(body), first_rowid=first)
+    if kind == DML_U:
+        changed, targets, raw = _update.decode(body)
+        rows = schema.decode_rows(raw)
+        if len(rows) != len(targets):
+            raise ValueError("targets and rows differ in number")
+        return Update(table_id, targets, changed, rows, first_rowid=first)
+    if kind == DML_D:
+        targets, raw = _ints.decode(body)
+        keys = schema.decode_keys(raw) if schema.primary_key else [None] * len(targets)
+        if len(keys) != len(targets):
+            raise ValueError("targets and keys differ in number")
+        return Delete(table_id, targets, keys, first_rowid=first)
+    raise ValueError(f"node type {kind} is not a DML node")
+
+
+def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> Node:
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        table = reader.read_all()
+    # A bad offset in a batch from outside kills the process unless it is found here.
+    table.validate(full=True)
+    if kind == DML_A:
+        rows = table.cast(schema.arrow)
+        return Append(table_id, table=rows, run=key_run(rows, schema), first_rowid=first)
+    targets = np.ascontiguousarray(table.column("_target").to_numpy())
+    if kind == DML_U:
+        changed = msgspec.msgpack.decode(table.schema.metadata[b"changed"], type=tuple[int, ...])
+        rows = table.drop_columns("_target").replace_schema_metadata(None).cast(schema.arrow)
+        keys = schema.keys_of(rows) if schema.primary_key else [None] * len(targets)
+        run = key_run(rows, schema)
+        return Update(
+            table_id, targets, changed, table=rows, keys=keys, run=run, first_rowid=first
+        )
+    if kind == DML_D:
+        keys = schema.keys_of(table) if schema.primary_key else [None] * len(targets)
+        return Delete(table_id, targets, keys, bulk=True, first_rowid=first)
+    raise ValueError(f"node type {kind} is not a DML node")
+
+
+def key_run(table: pa.Table, schema: Schema) -> Run | None:
+    """The table's keys, sorted, with offsets for RowIDs; None without a primary key."""
+    if not schema.primary_key:
+        return None
+    return sort_run(schema.int_keys(table) if schema.int_key else schema.keys_of(table))
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_IPC) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()

@@ -1,0 +1,271 @@
+"""TableState: everything a reader needs to know of one table, and the fold that makes it.
+
+    commit record --nodes--> TableState.append / update / delete --> pages, memtree, deletion buffer
+
+State = fold(checkpoint, records). The transaction node calls these three methods right after it
+has appended the record to the log; recovery and read-only openers call them with the same nodes
+decoded from the log. The fold never reads an object and never looks at the clock, so the same
+records give the same state everywhere.
+
+Reading beside the fold needs no lock:
+- `last_ts` rises before anything else changes. A reader looks at the table first and at `last_ts`
+  after: if that is not above its snapshot, it has seen no half-folded commit.
+- Otherwise it decides row by row: a version counts at S iff its stamp <= S and no tombstone of it
+  has commit_ts <= S. Stamps are written before rows, rows before the memtree names them.
+- `shape` (closed pages, their starts, the active page) is one immutable tuple that is swapped.
+
+Invariants
+- RowIDs rise with commit order; a page covers an ascending range and ranges never overlap.
+- Every change happens under the commit lock of the database.
+
+Not here: which columns clash (txn/conflict.py), bytes (nodes.py), undo GC (undo.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.catalog import TableEntry
+from halocline.rows.deletes import DeletionBuffer, Tombstone, TombstoneRun
+from halocline.rows.memtree import MemTree, Run
+from halocline.rows.page import ActivePage, FrozenPage, Int64Array, Page, Row
+
+
+class Shape(NamedTuple):
+    """Where the rows are, as one immutable value."""
+
+    starts: tuple[int, ...]
+    pages: tuple[Page, ...]
+    active: ActivePage
+
+
+class TableState:
+    """Rows, keys and tombstones of one table in L0."""
+
+    __slots__ = (
+        "created_at",
+        "deletes",
+        "dropped_at",
+        "entry",
+        "key_of",
+        "last_ts",
+        "next_rowid",
+        "owes",
+        "page_rows",
+        "schema",
+        "shape",
+        "table_id",
+        "tree",
+        "undone",
+    )
+
+    def __init__(self, entry: TableEntry, *, page_rows: int, first_rowid: int = 1) -> None:
+        self.table_id = entry.id
+        self.schema = entry.schema
+        self.set_entry(entry)
+        self.key_of = entry.schema.key_of if entry.schema.primary_key else None
+        self.page_rows = page_rows
+        self.tree = MemTree()
+        self.deletes = DeletionBuffer()
+        self.shape = Shape((), (), ActivePage(entry.schema, first_rowid))
+        self.next_rowid = first_rowid
+        self.last_ts = 0
+        self.undone = 0
+        """Counts undo GCs, so that a vectorised look-up can tell that one came between."""
+        self.owes = False
+        """True when a closed page waits to be frozen or runs wait to be merged."""
+
+    def set_entry(self, entry: TableEntry) -> None:
+        """What the catalog says of the table now."""
+        self.entry = entry
+        self.created_at = entry.created_at
+        self.dropped_at = entry.dropped_at
+
+    # The fold. All three run under the commit lock; `last_ts` is raised by the caller before.
+
+    def append(self, first_rowid: int, rows: Sequence[Row], ts: int) -> None:
+        """New versions, row by row: the form small commits have."""
+        rowid = first_rowid
+        key_of = self.key_of
+        for row in rows:
+            if key_of is None:
+                self._store(rowid, row, ts)
+            else:
+                self.append_row(rowid, key_of(row), row, ts)
+            rowid += 1
+        self.next_rowid = rowid
+
+    def append_row(self, rowid: int, key: Any, row: Row, ts: int) -> None:
+        """`append` for one row whose key is known: the hot path of single-row commits."""
+        active = self.shape.active
+        rows = active.rows
+        if rowid != active.start + len(rows) or len(rows) >= self.page_rows:
+            active = self._close(rowid)
+            rows = active.rows
+        active.stamps.append(ts)
+        rows.append(row)
+        self.tree.put(key, rowid)
+        self.next_rowid = rowid + 1
+
+    def append_run(self, first_rowid: int, table: pa.Table, run: Run | None, ts: int) -> None:
+        """New versions as Arrow: they become frozen pages without being touched (T-20)."""
+        self._close()
+        starts, pages = [], []
+        rowid = first_rowid
+        for batch in table.to_batches(max_chunksize=self.page_rows):
+            if batch.num_rows:
+                starts.append(rowid)
+                pages.append(FrozenPage(self.schema, rowid, batch, ts))
+                rowid += batch.num_rows
+        shape = self.shape
+        self.next_rowid = rowid
+        self.shape = Shape(
+            (*shape.starts, *starts), (*shape.pages, *pages), ActivePage(self.schema, rowid)
+        )
+        if run is not None:
+            self.tree.link(run.shifted(first_rowid))
+            self.owes = True
+
+    def update(
+        self,
+        targets: Sequence[int],
+        changed: tuple[int, ...],
+        first_rowid: int,
+        rows: Sequence[Row],
+        ts: int,
+    ) -> None:
+        """Versions that end and live on as a successor with the same key."""
+        rowid = first_rowid
+        key_of = self.key_of
+        ended = self.deletes.ended
+        for target, row in zip(targets, rows, strict=True):
+            self._store(rowid, row, ts)
+            key = None if key_of is None else key_of(row)
+            ended[target] = Tombstone(ts, rowid, changed, key)
+            self._mark(target, ts)
+            if key_of is not None:
+                self.tree.put(key, rowid)
+            rowid += 1
+        self.next_rowid = rowid
+
+    def update_run(
+        self,
+        targets: Int64Array,
+        changed: tuple[int, ...],
+        keys: Sequence[Any],
+        first_rowid: int,
+        table: pa.Table,
+        run: Run | None,
+        ts: int,
+    ) -> None:
+        """The same for many: `targets` ascend and the i-th row of `table` succeeds the i-th."""
+        self.append_run(first_rowid, table, run, ts)
+        successors = self._arange(first_rowid, len(targets))
+        self.deletes.link(
+            TombstoneRun(targets, ts, keys=keys, successors=successors, changed=changed)
+        )
+
+    def delete(self, targets: Sequence[int], keys: Sequence[Any], ts: int) -> None:
+        """Versions that end without a successor."""
+        for target, key in zip(targets, keys, strict=True):
+            self.deletes.ended[target] = Tombstone(ts, 0, (), key)
+            self._mark(target, ts)
+
+    def delete_run(self, targets: Int64Array, keys: Sequence[Any], ts: int) -> None:
+        """The same for many; `targets` ascend."""
+        self.deletes.link(TombstoneRun(targets, ts, keys=keys))
+
+    def skip_to(self, rowid: int) -> None:
+        """Leave a gap: RowIDs below were promised to an earlier epoch or to a job."""
+        self.next_rowid = max(self.next_rowid, rowid)
+
+    # Reading helpers.
+
+    def page_of(self, rowid: int) -> Page | None:
+        """The page whose range holds the RowID, or None."""
+        shape = self.shape
+        if rowid >= shape.active.start:
+            return shape.active if rowid < shape.active.end else None
+        place = bisect_right(shape.starts, rowid) - 1
+        if place < 0:
+            return None
+        page = shape.pages[place]
+        return page if rowid < page.end else None
+
+    def row(self, rowid: int) -> Row | None:
+        """The row of a version; None when undo GC has removed it."""
+        page = self.page_of(rowid)
+        return None if page is None else page.row(rowid)
+
+    def stamp(self, rowid: int) -> int:
+        """commit_ts of a version that is known to be in L0."""
+        page = self.page_of(rowid)
+        assert page is not None, rowid
+        return page.stamp(rowid)
+
+    def locate(self, key: Any, ts: int) -> int:
+        """RowID of the version of `key` that is visible at `ts`, 0 when there is none."""
+        for rowid in self.tree.versions(key):
+            # The tombstone is read before the page: undo GC swaps the page before it forgets
+            # the tombstone, so a version without either is one that ended long ago.
+            tombstone = self.deletes.find(rowid)
+            page = self.page_of(rowid)
+            if page is None or page.row(rowid) is None:
+                return 0
+            if page.stamp(rowid) <= ts:
+                return rowid if tombstone is None or tombstone.commit_ts > ts else 0
+        return 0
+
+    def pages(self) -> list[tuple[Page, int]]:
+        """Every page with the number of its rows right now."""
+        shape = self.shape
+        found: list[tuple[Page, int]] = [(page, len(page)) for page in shape.pages]
+        count = len(shape.active)
+        return [*found, (shape.active, count)] if count else found
+
+    def close_full_page(self) -> None:
+        """Close the active page if it is full; freezing follows outside the lock."""
+        if len(self.shape.active) >= self.page_rows:
+            self._close()
+
+    # Private.
+
+    def _store(self, rowid: int, row: Row, ts: int) -> None:
+        active = self.shape.active
+        rows = active.rows
+        if rowid != active.start + len(rows) or len(rows) >= self.page_rows:
+            active = self._close(rowid)
+            rows = active.rows
+        active.stamps.append(ts)
+        rows.append(row)
+
+    def _close(self, next_start: int = 0) -> ActivePage:
+        """Put the active page among the closed ones and start another."""
+        shape = self.shape
+        fresh = ActivePage(self.schema, next_start or shape.active.end)
+        if len(shape.active):
+            self.shape = Shape(
+                (*shape.starts, shape.active.start), (*shape.pages, shape.active), fresh
+            )
+            self.owes = True
+        else:
+            self.shape = Shape(shape.starts, shape.pages, fresh)
+        return fresh
+
+    def _mark(self, target: int, ts: int) -> None:
+        page = self.page_of(target)
+        if page is not None:
+            if isinstance(page, FrozenPage) and page.rowids is not None:
+                for offset in page.offsets_of(self._arange(target, 1)):
+                    page.marks.append((int(offset), ts))
+            else:
+                page.marks.append((target - page.start, ts))
+
+    @staticmethod
+    def _arange(first: int, count: int) -> Int64Array:
+        return np.arange(first, first + count, dtype=np.int64)

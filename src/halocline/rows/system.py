@@ -1,0 +1,81 @@
+"""System nodes of the log (group 3): epochs, floors and jobs.
+
+    EPOCH   a writer opened: timestamps and RowIDs up to these ceilings are its own
+    FLOOR   snapshots below this timestamp are not readable any more
+    JOB     a writer of files reserved an id and a range of RowIDs, before its first file exists
+
+Each payload is one version byte and a msgpack map. A ceiling is logged before the first number
+above the old one is used, and the next epoch starts above it: whatever a crash has cut off, no
+timestamp or RowID that anybody may have seen is issued twice. A clean close logs the exact numbers,
+so that the next epoch goes on without a gap.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from halocline.errors import CorruptionError
+
+VERSION = b"\x01"
+
+
+class EpochNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Ceilings that an epoch may use up to; `closed` when it used exactly these."""
+
+    epoch: int
+    ts_ceiling: int
+    rowid_ceiling: int
+    closed: bool = False
+
+
+class FloorNode(msgspec.Struct, frozen=True, kw_only=True):
+    """The oldest readable timestamp."""
+
+    floor: int
+
+
+class JobNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A bulk or background writer: its RowIDs and the wall clock at which its lease ends."""
+
+    job_id: int
+    table_id: int
+    first_rowid: int = 0
+    rows: int = 0
+    lease_us: int = 0
+    ended: bool = False
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """The Info field of a commit record (W-10)."""
+
+    commit_ts: int
+    wall_us: int
+    epoch: int
+    token: str | tuple[str, int] | None = None
+
+
+_S = TypeVar("_S", EpochNode, FloorNode, JobNode)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_info = msgspec.msgpack.Decoder(Info).decode
+
+
+def encode_system(node: EpochNode | FloorNode | JobNode) -> bytes:
+    return VERSION + _encode(node)
+
+
+def decode_system(payload: bytes | memoryview, kind: type[_S]) -> _S:
+    if bytes(payload[:1]) != VERSION:
+        raise CorruptionError("log", f"{kind.__name__} has an unknown version")
+    try:
+        return msgspec.msgpack.decode(payload[1:], type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError("log", f"{kind.__name__} cannot be decoded: {error}") from error
+
+
+def decode_info(info: bytes | memoryview) -> Info:
+    try:
+        return _decode_info(info)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError("log", f"a record's info cannot be decoded: {error}") from error

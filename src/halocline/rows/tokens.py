@@ -1,0 +1,64 @@
+"""Idempotency tokens: a second commit with a known token is a no-op with the first one's result.
+
+A token is a string, remembered for `token_retention`, or an (application, version) pair: of each
+application only the newest version is kept, for ever, and a version that is not above it counts as
+known. The pair is what a stream sink uses (query id, batch id).
+"""
+
+from __future__ import annotations
+
+from halocline.errors import UsageError
+
+Token = str | tuple[str, int]
+TOKEN_BYTES_MAX = 1024
+
+
+def check_token(token: object) -> Token | None:
+    """The caller's token in canonical form; UsageError when it is neither of the two."""
+    if token is None:
+        return None
+    if isinstance(token, str):
+        text = token
+    elif (
+        isinstance(token, (tuple, list))
+        and len(token) == 2
+        and isinstance(token[0], str)
+        and type(token[1]) is int
+        and 0 <= token[1] < 1 << 63
+    ):
+        text = token[0]
+    else:
+        raise UsageError("a token is a string or an (application, version) pair")
+    if not text or len(text.encode("utf-8", "replace")) > TOKEN_BYTES_MAX:
+        raise UsageError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes")
+    return token if isinstance(token, str) else (token[0], token[1])
+
+
+class Tokens:
+    """Tokens of committed transactions and the timestamps they got."""
+
+    __slots__ = ("_plain", "_versions")
+
+    def __init__(self) -> None:
+        self._plain: dict[str, tuple[int, int]] = {}
+        self._versions: dict[str, tuple[int, int]] = {}
+
+    def find(self, token: Token) -> int:
+        """The commit_ts of a known token, else 0."""
+        if isinstance(token, str):
+            return self._plain.get(token, (0, 0))[0]
+        version, commit_ts = self._versions.get(token[0], (-1, 0))
+        return commit_ts if token[1] <= version else 0
+
+    def add(self, token: Token, commit_ts: int, wall_us: int) -> None:
+        if isinstance(token, str):
+            self._plain[token] = (commit_ts, wall_us)
+        else:
+            self._versions[token[0]] = (token[1], commit_ts)
+
+    def expire(self, before_us: int) -> int:
+        """Forget plain tokens of commits before that wall clock; returns how many."""
+        old = [token for token, (_, wall_us) in self._plain.items() if wall_us < before_us]
+        for token in old:
+            del self._plain[token]
+        return len(old)

@@ -1,0 +1,394 @@
+"""Schema: the columns of a table, and everything that depends on nothing else.
+
+    definition --define--> Schema --row / key / table-----> canonical values from what callers give
+                             |------encode / decode_rows--> msgpack (codec.py)
+                             |------to / from_arrow-------> Arrow batches (batches.py), cells.py
+                             '------key_bytes, int_keys --> the order of keys (keys.py)
+
+A Schema is a value: immutable, compared by content, safe to share between threads. What it needs
+for speed (generated functions, typed decoders) is made on first use and kept; opening a database
+of a thousand tables compiles nothing.
+
+Canonical values are described in values.py. Nested ones are lists and dicts, which a caller could
+change: whoever hands out rows of a schema with `nested` positions copies those (`as_dict` does).
+
+Every column has a permanent id. `last_id` is the highest ever given, so that the id of a dropped
+column is never used again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from halocline import batches, codec, convert, keys
+from halocline.cells import Cells
+from halocline.compiled import (
+    Row,
+    column_checks,
+    compile_checks,
+    compile_dict,
+    compile_key,
+    compile_row,
+)
+from halocline.define import read_definition, read_key, read_stored
+from halocline.errors import SchemaError, UsageError
+from halocline.ids import ColumnId
+from halocline.names import Names
+from halocline.typenames import type_text
+from halocline.types import INT_BITS, kind
+from halocline.values import Check, show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its permanent id, its name of today, its canonical type."""
+
+    id: ColumnId
+    name: str
+    type: Any
+    nullable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The columns of one table and its primary key."""
+
+    columns: tuple[Column, ...]
+    key_positions: tuple[int, ...]
+    last_id: int
+    key_bytes_max: int = keys.KEY_BYTES_MAX
+
+    @classmethod
+    def define(
+        cls,
+        definition: Any,
+        primary_key: str | Sequence[str] | None = None,
+        *,
+        key_bytes_max: int = keys.KEY_BYTES_MAX,
+    ) -> Schema:
+        """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
+        defined = read_definition(definition)
+        positions = read_key(primary_key, defined)
+        columns = tuple(
+            Column(
+                id=ColumnId(at + 1),
+                name=column.name,
+                type=column.type,
+                nullable=column.nullable and at not in positions,
+            )
+            for at, column in enumerate(defined)
+        )
+        return cls(
+            columns=columns,
+            key_positions=positions,
+            last_id=len(columns),
+            key_bytes_max=key_bytes_max,
+        )
+
+    # Names and places
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @cached_property
+    def primary_key(self) -> tuple[str, ...]:
+        return tuple(self.names[at] for at in self.key_positions)
+
+    @cached_property
+    def arrow(self) -> Any:
+        """The pa.Schema of a canonical table."""
+        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+
+    @cached_property
+    def nested(self) -> tuple[int, ...]:
+        """Positions of columns whose values are lists or dicts."""
+        return tuple(at for at, t in enumerate(self._types) if kind(t) in ("list", "struct"))
+
+    def position(self, name: str) -> int:
+        """The place of a column in a row, by its name in any case."""
+        return self._names.position(name)
+
+    # Rows
+
+    @cached_property
+    def row(self) -> Callable[[Mapping[str, Any]], Row]:
+        """`row(values)`: checked, canonical, in column order; absent columns are None."""
+        return compile_row(self.columns, self._checks, self._general_row, self._limit)
+
+    def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
+        """The same checks for some columns only: position -> canonical value.
+
+        A key that is changed in part is too long only as a whole: see `check_key`.
+        """
+        if type(values) is not dict and not isinstance(values, Mapping):
+            raise SchemaError(f"values by column name are wanted, not {type(values).__name__}")
+        checks, exact = self._fast_checks, self._names.exact
+        if not exact.keys() >= values.keys():
+            placed = self._names.by_position(values)
+            return {at: checks[at](value) for at, value in placed.items()}
+        checked = {}
+        for name, value in values.items():
+            at = exact[name]
+            checked[at] = checks[at](value)
+        return checked
+
+    @cached_property
+    def as_dict(self) -> Callable[[Row], dict[str, Any]]:
+        """`as_dict(row)`: what callers get to see; nested values are copies."""
+        plain, names, nested = compile_dict(self.names), self.names, self.nested
+
+        def copied(row: Row) -> dict[str, Any]:
+            values = plain(row)
+            for at in nested:
+                values[names[at]] = copy.deepcopy(row[at])
+            return values
+
+        return copied if nested else plain
+
+    # Keys
+
+    @cached_property
+    def key(self) -> Callable[[Any], Any]:
+        """`key(value)`: a caller's key in canonical form; UsageError when it cannot be one."""
+        if not self.key_positions:
+            return self._no_key
+        columns = [self.columns[at] for at in self.key_positions]
+        checks = [self._checks[at] for at in self.key_positions]
+        return compile_key(columns, checks, self._spread_key, self._key_limit)
+
+    @cached_property
+    def key_of(self) -> Callable[[Row], Any]:
+        """`key_of(row)`: the key inside a canonical row."""
+        if not self.key_positions:
+            return self._no_key
+        if len(self.key_positions) == 1:
+            (at,) = self.key_positions
+            return lambda row: row[at]
+        positions = self.key_positions
+        return lambda row: tuple([row[at] for at in positions])
+
+    def key_of_partial(self, values: Mapping[int, Any]) -> Any:
+        """The key inside the result of `partial`; SchemaError when a part of it is missing."""
+        self._require_key(values)
+        key = tuple([values[at] for at in self.key_positions])
+        self._key_limit(key)
+        return key if len(key) > 1 else key[0]
+
+    @cached_property
+    def key_bytes(self) -> Callable[[Any], bytes]:
+        """`key_bytes(key)`: bytes that sort as the canonical keys do."""
+        if not self.key_positions:
+            return self._no_key
+        return keys.encoder([self._types[at] for at in self.key_positions])
+
+    def check_key(self, key: Any) -> None:
+        """Refuse a canonical key that is too long."""
+        self._key_limit(key if len(self.key_positions) > 1 else (key,))
+
+    @cached_property
+    def int_key(self) -> bool:
+        """Is the key one column of int8..int64?"""
+        return len(self.key_positions) == 1 and self._types[self.key_positions[0]] in INT_BITS
+
+    def int_keys(self, table: Any) -> npt.NDArray[np.int64]:
+        """The keys of a canonical table, when `int_key` holds."""
+        assert self.int_key, "only a single integer key has int_keys"
+        return keys.int_keys(table, self.primary_key[0])
+
+    def key_column(self, table: Any) -> keys.KeyColumn | None:
+        """Keys as int64 with converters, for one key column of ints, dates, times or timestamps."""
+        return keys.key_column(table, self.primary_key)
+
+    def keys_of(self, table: Any) -> list[Any]:
+        """The canonical keys of a canonical table or batch."""
+        return keys.keys_of(table, self.primary_key)
+
+    def first_duplicates(self, table: Any) -> list[Any]:
+        """Up to ten keys that a canonical table holds more than once."""
+        return keys.first_duplicates(table, self.primary_key) if self.key_positions else []
+
+    # Tables
+
+    def table(self, data: Any, *, columns: Literal["all", "given"] = "all") -> Any:
+        """Any data as a canonical pa.Table; SchemaError names the column and row that do not fit.
+
+        Columns that are not given are null, or left out with columns="given". Rows start at 0.
+        """
+        convert.refuse_spark(data)
+        if convert.is_rows(data):
+            return self._table_of_rows([data] if isinstance(data, Mapping) else data, columns)
+        table = convert.read(data)
+        given = convert.match(table.schema, self._names)
+        self._require_key(given)
+        result = convert.conform(table, self.columns, self.arrow, given, columns == "all")
+        self._limit.check_table(result)
+        return result
+
+    def to_arrow(self, rows: Sequence[Row]) -> Any:
+        """Canonical rows as one RecordBatch."""
+        return batches.to_arrow(rows, self.arrow)
+
+    def from_arrow(self, batch: Any) -> list[Row]:
+        """The canonical rows of a canonical RecordBatch."""
+        return batches.from_arrow(batch)
+
+    def to_table(self, rows: Sequence[Row]) -> Any:
+        """Canonical rows as a canonical pa.Table."""
+        return pa.Table.from_batches([self.to_arrow(rows)], schema=self.arrow)
+
+    def from_table(self, table: Any) -> list[Row]:
+        """The canonical rows of a canonical pa.Table."""
+        return [row for batch in table.to_batches() for row in batches.from_arrow(batch)]
+
+    def key_table(self, keys: Sequence[Any]) -> Any:
+        """Canonical keys as a pa.Table of the key columns."""
+        rows = [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
+        return pa.Table.from_batches([batches.to_arrow(rows, self._key_arrow)])
+
+    @cached_property
+    def cells(self) -> Callable[[Any], Callable[[int], Row]]:
+        """`cells(batch)` -> `reader(i)`: single rows out of a canonical RecordBatch."""
+        return Cells(self._types)
+
+    # Bytes
+
+    encode_rows = staticmethod(codec.encode)
+    """`encode_rows(rows)`: canonical rows as msgpack."""
+
+    @cached_property
+    def decode_rows(self) -> Callable[[Any], list[Row]]:
+        """`decode_rows(data)`: msgspec.DecodeError or ValidationError for anything but rows."""
+        return codec.compile_decode(list(self.arrow))
+
+    def encode_keys(self, keys: Iterable[Any]) -> bytes:
+        """Canonical keys as msgpack, each as a row of the key columns."""
+        rows = [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
+        return codec.encode(rows)
+
+    def decode_keys(self, data: Any) -> list[Any]:
+        """What `encode_keys` wrote; the same errors as `decode_rows`."""
+        rows = self._decode_key_rows(data)
+        return [row[0] for row in rows] if len(self.key_positions) == 1 else rows
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict of plain values, for the catalog."""
+        return {
+            "columns": [[c.id, c.name, type_text(c.type), c.nullable] for c in self.columns],
+            "key": [self.columns[at].id for at in self.key_positions],
+            "last_id": self.last_id,
+        }
+
+    @classmethod
+    def from_wire(
+        cls, wire: Mapping[str, Any], *, key_bytes_max: int = keys.KEY_BYTES_MAX
+    ) -> Schema:
+        """The schema that `to_wire` wrote down; SchemaError for anything else."""
+        stored = read_stored(wire)
+        columns = tuple(
+            Column(id=ColumnId(id), name=c.name, type=c.type, nullable=c.nullable)
+            for id, c in zip(stored.ids, stored.columns, strict=True)
+        )
+        return cls(
+            columns=columns,
+            key_positions=stored.key,
+            last_id=stored.last_id,
+            key_bytes_max=key_bytes_max,
+        )
+
+    # What the functions above are made of
+
+    @cached_property
+    def _types(self) -> tuple[Any, ...]:
+        return tuple(column.type for column in self.columns)
+
+    @cached_property
+    def _key_arrow(self) -> Any:
+        return pa.schema([self.arrow.field(at) for at in self.key_positions])
+
+    @cached_property
+    def _decode_key_rows(self) -> Callable[[Any], list[Row]]:
+        return codec.compile_decode(list(self._key_arrow))
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self.names)
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns if not column.nullable)
+
+    @cached_property
+    def _checks(self) -> tuple[Check, ...]:
+        return column_checks(self.columns, frozenset(self.key_positions))
+
+    @cached_property
+    def _fast_checks(self) -> tuple[Check, ...]:
+        return compile_checks(self.columns, self._checks)
+
+    @cached_property
+    def _limit(self) -> keys.Limit:
+        """The limit on keys inside rows."""
+        return self._limit_at(self.key_positions)
+
+    @cached_property
+    def _key_limit(self) -> keys.Limit:
+        """The limit on keys by themselves."""
+        return self._limit_at(range(len(self.key_positions)))
+
+    def _limit_at(self, positions: Sequence[int]) -> keys.Limit:
+        types = [self._types[at] for at in self.key_positions]
+        return keys.Limit.of(self.primary_key, types, positions, self.key_bytes_max)
+
+    def _no_key(self, _: Any) -> Any:
+        raise UsageError("this table has no primary key; use where= instead")
+
+    def _general_row(self, values: Any, cells: Callable[[Sequence[Any]], Row]) -> Row:
+        """Rows that are not a dict of exactly all columns: other mappings, other case, absences."""
+        if type(values) is not dict:
+            if not isinstance(values, Mapping):
+                given = type(values).__name__
+                raise SchemaError(f"a row is a mapping of column names to values, not {given}")
+            values = dict(values)
+        values = self._names.spelled(values)
+        if not values.keys() >= self._required:
+            missing = next(name for name in self.names if name in self._required - values.keys())
+            raise SchemaError("must not be null, and no value is given", column=missing)
+        return cells([values.get(name) for name in self.names])
+
+    def _spread_key(self, value: Any) -> Sequence[Any]:
+        """A key that is not a tuple of the right length: a list, a dict by names, or a mistake."""
+        if isinstance(value, Mapping):
+            placed = self._names.by_position(value)
+            if placed.keys() == set(self.key_positions):
+                return [placed[at] for at in self.key_positions]
+        elif isinstance(value, (list, tuple)) and len(value) == len(self.key_positions):
+            return value
+        shown = ", ".join(self.primary_key)
+        raise UsageError(f"{show(value)} is not a key: give a value for each of ({shown})")
+
+    def _table_of_rows(self, data: Iterable[Any], columns: str) -> Any:
+        if columns == "all":
+            return self.to_table(convert.check_rows(data, self.row))
+        rows = convert.check_rows(data, self.partial)
+        if not rows:
+            return self.arrow.empty_table()
+        self._require_key(rows[0])
+        table = convert.from_partial(rows, self.arrow)
+        self._limit.check_table(table)
+        return table
+
+    def _require_key(self, given: Container[int]) -> None:
+        for at in self.key_positions:
+            if at not in given:
+                raise SchemaError(
+                    "is part of the primary key and must be given", column=self.names[at]
+                )

@@ -1,0 +1,315 @@
+"""Commit: from a workspace to a durable, visible record.
+
+    prepare (no lock: encode)
+      '-> commit lock: final check, reserve log space, take commit_ts and RowIDs, patch them in,
+          append to the log buffer, fold into memory (not yet visible)
+            '-> wait until the log is durable: visible_ts advances in order, acknowledge
+
+Why it is right
+- Every check runs against folded state, visible or not, under the lock that all folds take: between
+  the check and the fold nobody else commits.
+- A commit becomes visible only when it is durable, and durability follows log order, so a reader
+  never sees a commit that a crash could take back (in sync mode).
+- Before a commit_ts is taken anything may fail and nothing has happened. After it, record and fold
+  must both happen: any exception there, Ctrl-C included, poisons the database (it refuses everything
+  until reopened) rather than leave a half-folded state. That window is a few microseconds; the long
+  wait for the disk is outside it.
+- Nothing is encoded and no row of ours is visited under the lock unless others changed the table
+  since our snapshot. A row that others updated in other columns sends us out of the lock to be
+  rebased and encoded again; after ROUNDS_MAX times the rest is done without leaving it.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from halocline.clock import Clock
+from halocline.errors import ConflictError, UnavailableError
+from halocline.ids import NEVER
+from halocline.codec import encode as encode_rows
+from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
+from halocline.rows.engine import EngineState
+from halocline.rows.state import TableState
+from halocline.rows.system import EpochNode, Info, encode_system
+from halocline.rows.tidy import tidy
+from halocline.txn.conflict import Rebase, check_parts, check_reads, check_singles, gather, rebase
+from halocline.txn.record import (
+    COMMIT_TS_AT,
+    ONE_ROW_BYTES,
+    WALL_US_AT,
+    Prepared,
+    one_row_record,
+    patch_u64,
+    patch_u64_be,
+    prepare,
+)
+from halocline.txn.workspace import Single, TableChanges
+
+if TYPE_CHECKING:
+    from halocline.txn.transaction import Transaction
+
+ROUNDS_MAX = 8
+GROUP_COMMIT, GROUP_SYSTEM = 1, 3
+
+
+def _untouched(state: TableState, key: Any, target: int) -> bool:
+    """Has nobody written this row, whatever else happened in its table?"""
+    if target:
+        return state.deletes.find(target) is None
+    newest = state.tree.newest(key)
+    return not newest or state.deletes.find(newest) is not None
+
+
+class Committer:
+    """The one place where commit timestamps are given out."""
+
+    def __init__(self, engine: EngineState, log: Log, clock: Clock) -> None:
+        self.engine = engine
+        self.log = log
+        self.clock = clock
+        self.lock = Lock()
+        self.next_ts = max(engine.ts_ceiling, engine.last_ts) + 1
+        self._ids = count(1)
+        self._bulk_rows = engine.options.bulk_rows
+
+    def commit(self, txn: Transaction) -> int:
+        """Commit the transaction's changes; returns commit_ts once it is durable and visible."""
+        tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
+        checked = self._survey(tables, txn.snapshot)
+        txn_id = next(self._ids)
+        rounds = 0
+        while True:
+            ddl = txn.ddl.nodes() if txn.ddl is not None else ()
+            prepared = prepare(txn_id, self.log.epoch, txn.token, ddl, tables, self._bulk_rows)
+            with self.lock:
+                known = self._known(txn)
+                rebases = () if known else self._check(txn, tables, checked)
+                while rebases and rounds >= ROUNDS_MAX:
+                    for step in rebases:
+                        rebase(step)
+                    prepared = prepare(
+                        txn_id, self.log.epoch, txn.token, ddl, tables, self._bulk_rows
+                    )
+                    rebases = self._check(txn, tables, checked)
+                if not known and not rebases:
+                    order, commit_ts = self._apply(txn, prepared)
+            if known:
+                return self._wait_known(known)
+            if not rebases:
+                break
+            rounds += 1
+            for step in rebases:
+                rebase(step)
+        self.log.wait(order)
+        for changes in tables.values():
+            if changes.state.owes:
+                tidy(changes.state, self.lock)
+        return commit_ts
+
+    def commit_single(self, snapshot: int, single: Single) -> int:
+        """Commit one inserted or updated row; 0 when the long way must decide.
+
+        The same steps as `commit` and `_apply`, written out for one row: 9 us in all, where the
+        general way takes 25. Whatever is not plain (the row, its table or the catalog changed since
+        the snapshot, sequences to extend) is left to the general way, before anything was done.
+        """
+        state, key, row, target, changed = single
+        engine, log = self.engine, self.log
+        schema = state.schema
+        if target:
+            columns = schema.columns
+            ids = tuple(sorted([columns[position].id for position in changed]))
+            kind, body = DML_U, encode_rows((ids, (target,), (row,)))
+        else:
+            kind, ids, body = DML_A, (), encode_rows((row,))
+        with self.lock:
+            rowid = state.next_rowid
+            if (
+                (state.last_ts > snapshot and not _untouched(state, key, target))
+                or engine.catalog.last_ddl_ts > snapshot
+                or self.next_ts >= engine.ts_ceiling
+                or rowid >= engine.rowid_ceiling
+            ):
+                return 0
+            log.reserve(len(body) + ONE_ROW_BYTES)
+            commit_ts = self.next_ts
+            try:
+                self.next_ts = commit_ts + 1
+                wall_us = self.clock.wall_us()
+                if wall_us < engine.wall_us:
+                    wall_us = engine.wall_us
+                record = one_row_record(
+                    next(self._ids), commit_ts, wall_us, log.epoch, kind, state.table_id, rowid, body
+                )
+                order = log.append(GROUP_COMMIT, AC, record, commit_ts)
+                state.last_ts = commit_ts
+                if target:
+                    state.update((target,), ids, rowid, (row,), commit_ts)
+                else:
+                    state.append_row(rowid, key, row, commit_ts)
+                engine.last_ts = commit_ts
+                engine.wall_us = wall_us
+                engine.times.add(commit_ts, wall_us)
+            except BaseException as error:
+                log.poison(error)
+                raise
+        log.wait(order)
+        if state.owes:
+            tidy(state, self.lock)
+        return commit_ts
+
+    def append_system(self, kind: int, payload: bytes) -> int:
+        """Log one system node. Caller holds the commit lock and waits for the order afterwards."""
+        record = encode_payload(next(self._ids), b"", [(kind, payload)])
+        self.log.reserve(len(record))
+        return self.log.append(GROUP_SYSTEM, AC, record)
+
+    def open_epoch(self) -> None:
+        """First record of an epoch: what it may use, durable before anything is served."""
+        with self.lock:
+            order = self.append_system(EPOCH, self._extend())
+        self.log.wait(order)
+
+    def close_epoch(self) -> None:
+        """Last record of an epoch: exactly what it used, so that the next leaves no gap."""
+        engine = self.engine
+        used = max([engine.first_rowid - 1, *(s.next_rowid - 1 for s in engine.tables.values())])
+        node = EpochNode(
+            epoch=self.log.epoch, ts_ceiling=self.next_ts - 1, rowid_ceiling=used, closed=True
+        )
+        with self.lock:
+            order = self.append_system(EPOCH, encode_system(node))
+        self.log.wait(order)
+
+    def _survey(self, tables: dict[int, TableChanges], snapshot: int) -> dict[int, int]:
+        """Check bulk parts before the lock, in rounds, until little is new."""
+        checked: dict[int, int] = {}
+        for table_id, changes in tables.items():
+            if not changes.parts:
+                continue
+            since = snapshot
+            for _ in range(ROUNDS_MAX):
+                if changes.state.last_ts <= since:
+                    break
+                with self.lock:
+                    delta = gather(changes.state, since)
+                for step in check_parts(changes, delta):
+                    rebase(step)
+                since = delta.until
+            checked[table_id] = since
+        return checked
+
+    def _check(
+        self, txn: Transaction, tables: dict[int, TableChanges], checked: dict[int, int]
+    ) -> list[Rebase]:
+        """The last round. Caller holds the commit lock."""
+        snapshot = txn.snapshot
+        if txn.ddl is not None:
+            txn.ddl.prepare()
+        if self.engine.last_ts <= snapshot:
+            return []
+        if self.engine.catalog.last_ddl_ts > snapshot:
+            self._check_schema(txn, tables)
+        if txn.reads is not None:
+            for table_id, reads in txn.reads.items():
+                state = self.engine.tables.get(table_id)
+                if state is not None:
+                    name = state.entry.name
+                    check_reads(state, name, snapshot, reads.keys, reads.ranges, reads.whole)
+        rebases: list[Rebase] = []
+        for table_id, changes in tables.items():
+            if table_id in checked:
+                delta = gather(changes.state, checked[table_id])
+                rebases += check_parts(changes, delta)
+                checked[table_id] = delta.until
+            if not rebases:
+                rebases += check_singles(changes, snapshot)
+        return rebases
+
+    def _check_schema(self, txn: Transaction, tables: dict[int, TableChanges]) -> None:
+        """DML read its table's schema version: a DDL since then wins."""
+        for changes in tables.values():
+            entry = self.engine.catalog.table_by_id(changes.entry.id)
+            if changes.entry.id in txn.created:
+                continue
+            if entry is None or entry.dropped_at != NEVER:
+                dropped_at = self.engine.catalog.last_ddl_ts if entry is None else entry.dropped_at
+                if txn.snapshot < dropped_at:
+                    raise ConflictError(
+                        "the table was dropped by another transaction",
+                        table=changes.entry.name,
+                        winner_ts=dropped_at,
+                    )
+
+    def _apply(self, txn: Transaction, prepared: Prepared) -> tuple[int, int]:
+        """Take a timestamp, log, fold. Caller holds the commit lock."""
+        engine, log = self.engine, self.log
+        payload = prepared.payload
+        log.reserve(len(payload))
+        if self.next_ts >= engine.ts_ceiling or self._short_of_rowids(prepared):
+            self.append_system(EPOCH, self._extend(prepared.rows))
+            log.reserve(len(payload))
+        commit_ts = self.next_ts
+        try:
+            self.next_ts = commit_ts + 1
+            wall_us = self.clock.wall_us()
+            if wall_us < engine.wall_us:
+                wall_us = engine.wall_us
+            patch_u64_be(payload, COMMIT_TS_AT, commit_ts)
+            patch_u64_be(payload, WALL_US_AT, wall_us)
+            for table_id, state in txn.created.items():
+                engine.tables[table_id] = state
+            for node, at in zip(prepared.nodes, prepared.rowid_at, strict=True):
+                state = engine.tables[node.table_id]
+                node.first_rowid = state.next_rowid
+                patch_u64(payload, at, state.next_rowid)
+                state.next_rowid += node.count
+            order = log.append(GROUP_COMMIT, AC, payload, commit_ts)
+            if txn.ddl is not None:
+                txn.ddl.commit(commit_ts)
+                for table_id in (*txn.created, *txn.dropped):
+                    entry = engine.catalog.table_by_id(table_id)
+                    if entry is not None:
+                        engine.add_table(entry)
+            info = Info(commit_ts=commit_ts, wall_us=wall_us, epoch=log.epoch, token=txn.token)
+            engine.fold(info, prepared.nodes)
+        except BaseException as error:
+            log.poison(error)
+            raise
+        return order, commit_ts
+
+    def _short_of_rowids(self, prepared: Prepared) -> bool:
+        ceiling = self.engine.rowid_ceiling
+        tables = self.engine.tables
+        return any(
+            tables[node.table_id].next_rowid + prepared.rows > ceiling
+            for node in prepared.nodes
+            if node.table_id in tables
+        )
+
+    def _extend(self, rows: int = 0) -> bytes:
+        """Promise this epoch another block of timestamps and RowIDs."""
+        engine = self.engine
+        block = engine.options.sequence_block
+        highest = max([engine.first_rowid, *(s.next_rowid for s in engine.tables.values())])
+        node = EpochNode(
+            epoch=self.log.epoch,
+            ts_ceiling=max(engine.ts_ceiling, self.next_ts) + block,
+            rowid_ceiling=max(engine.rowid_ceiling, highest + rows) + block,
+        )
+        engine.open_epoch(node)
+        return encode_system(node)
+
+    def _known(self, txn: Transaction) -> int:
+        """commit_ts of a token that another commit has brought meanwhile, else 0."""
+        if self.log.failed is not None:
+            raise UnavailableError("the database stopped after an error: close it and open it again")
+        return self.engine.tokens.find(txn.token) if txn.token is not None else 0
+
+    def _wait_known(self, commit_ts: int) -> int:
+        while not self.log.wait_visible(commit_ts, 1.0):
+            if self.log.failed is not None:
+                raise UnavailableError("the database stopped after an error", outcome="unknown")
+        return commit_ts

@@ -1,0 +1,177 @@
+"""Queries of a transaction: scans, SQL, and changes by predicate.
+
+    what the transaction sees (view.py) --Arrow--> DuckDB (read/duck.py) --Arrow--> caller
+
+Only the tables a statement names are handed over, under the names it uses for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.errors import UsageError
+from halocline.read.statement import check_params, parse_order, parse_query, parse_where, quote
+from halocline.txn import write
+from halocline.txn.view import visible
+from halocline.txn.workspace import TableChanges
+
+if TYPE_CHECKING:
+    from halocline.txn.core import Core
+    from halocline.txn.transaction import Transaction
+
+
+def select(
+    core: Core, txn: Transaction, text: str, params: Sequence[Any] | None, *, stream: bool
+) -> pa.Table | pa.RecordBatchReader:
+    """Run a checked SELECT over what the transaction sees."""
+    parsed = parse_query(text)
+    values = check_params(params)
+    tables: dict[str, pa.Table] = {}
+    for name in parsed.tables:
+        changes = txn.changes_of(name)
+        txn.note_scan(changes)
+        tables[name] = visible(changes, txn.snapshot)
+    run = core.duck.stream if stream else core.duck.query
+    return run(parsed.text, values, tables)
+
+
+def scan(
+    core: Core,
+    txn: Transaction,
+    changes: TableChanges,
+    columns: Sequence[str] | None,
+    where: str | None,
+    params: Sequence[Any] | None,
+    order: str | Sequence[str] | None,
+    limit: int | None,
+) -> pa.Table:
+    """Filter, order and cut one table; types stay those of the schema."""
+    schema = changes.schema
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise UsageError(f"limit must be a whole number of rows, not {limit!r}")
+    if isinstance(columns, str):
+        raise UsageError("columns= must be a list of names")
+    names = [schema.names[schema.position(name)] for name in columns or schema.names]
+    table = visible(changes, txn.snapshot)
+    if where is not None or order is not None:
+        places = _places(core, table, where, params, order, limit)
+        return table.select(names).take(places)
+    check = check_params(params)
+    if check:
+        raise UsageError("params= without where=")
+    table = table.select(names)
+    return table if limit is None else table.slice(0, limit)
+
+
+def update_where(
+    core: Core,
+    txn: Transaction,
+    changes: TableChanges,
+    where: str,
+    params: Sequence[Any] | None,
+    values: Mapping[int, Any],
+) -> int:
+    """Set columns to constants in all rows that match."""
+    found = _matching(core, txn, changes, where, params)
+    schema = changes.schema
+    bulk, rest = _split_bulk(core, changes, found, touches_key=_touches_key(changes, values))
+    for row_id, row in rest:
+        key = None if changes.state.key_of is None else changes.state.key_of(row)
+        write.update_row(changes, row_id, key, row, dict(values), txn.snapshot)
+    if bulk is not None:
+        base = bulk.drop_columns("_rowid")
+        fresh = pa.table(
+            {
+                schema.names[position]: pa.repeat(
+                    pa.scalar(value, schema.arrow.field(position).type), base.num_rows
+                )
+                for position, value in values.items()
+            }
+        )
+        write.add_update_part(changes, base, _ids(bulk), fresh, list(values))
+    return int(found.num_rows)
+
+
+def delete_where(
+    core: Core,
+    txn: Transaction,
+    changes: TableChanges,
+    where: str,
+    params: Sequence[Any] | None,
+) -> int:
+    """End all rows that match."""
+    found = _matching(core, txn, changes, where, params)
+    bulk, rest = _split_bulk(core, changes, found, touches_key=False)
+    for row_id, row in rest:
+        key = None if changes.state.key_of is None else changes.state.key_of(row)
+        write.remove(changes, row_id, key)
+    if bulk is not None:
+        write.add_delete_part(changes, bulk.drop_columns("_rowid"), _ids(bulk))
+    return int(found.num_rows)
+
+
+def _matching(
+    core: Core, txn: Transaction, changes: TableChanges, where: str, params: Sequence[Any] | None
+) -> pa.Table:
+    table = visible(changes, txn.snapshot, ids=True)
+    return table.take(_places(core, table, where, params, None, None))
+
+
+def _places(
+    core: Core,
+    table: pa.Table,
+    where: str | None,
+    params: Sequence[Any] | None,
+    order: str | Sequence[str] | None,
+    limit: int | None,
+) -> pa.ChunkedArray:
+    """Positions of the rows that match, in order: DuckDB decides, Arrow keeps the exact types."""
+    values = check_params(params)
+    text = "select _place from _view"
+    if where is not None:
+        text += f" where {parse_where(where)}"
+    elif values:
+        raise UsageError("params= without where=")
+    if order is not None:
+        terms = order if isinstance(order, str) else ", ".join(quote(name) for name in order)
+        text += f" order by {parse_order(terms)}, _place"
+    elif where is not None:
+        text += " order by _place"
+    if limit is not None:
+        text += f" limit {limit}"
+    view = table.append_column("_place", pa.array(np.arange(table.num_rows, dtype=np.int64)))
+    return core.duck.query(text, values, {"_view": view}).column(0)
+
+
+def _split_bulk(
+    core: Core, changes: TableChanges, found: pa.Table, *, touches_key: bool
+) -> tuple[pa.Table | None, list[tuple[int, tuple[Any, ...]]]]:
+    """Many untouched committed rows go as one part, ascending by RowID; others one by one."""
+    ids = _ids(found)
+    if found.num_rows <= core.options.bulk_rows or touches_key:
+        return None, _rows(changes, found, ids)
+    plain = (ids > 0) & ~np.isin(ids, changes.ended())
+    bulk = found.filter(pa.array(plain))
+    bulk = bulk.take(pa.array(np.argsort(_ids(bulk), kind="stable")))
+    rest = found.filter(pa.array(~plain))
+    return bulk, _rows(changes, rest, _ids(rest))
+
+
+def _rows(
+    changes: TableChanges, found: pa.Table, ids: np.ndarray[Any, np.dtype[np.int64]]
+) -> list[tuple[int, tuple[Any, ...]]]:
+    rows = changes.schema.from_table(found.drop_columns("_rowid"))
+    return list(zip(ids.tolist(), rows, strict=True))
+
+
+def _ids(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.ascontiguousarray(table.column("_rowid").to_numpy())
+
+
+def _touches_key(changes: TableChanges, values: Mapping[int, Any]) -> bool:
+    return not set(values).isdisjoint(changes.schema.key_positions)
+

@@ -1,0 +1,224 @@
+"""A workspace written down: the commit record with its blanks, ready before the lock is taken.
+
+    workspace --nodes_of--> nodes (what the fold will apply) --encode--> payload with zeros for
+                                                                          commit_ts, wall_us, RowIDs
+
+Under the commit lock only fixed-width fields are patched into the payload. Nodes follow the order of
+T-15: DDL, then per table deletes, updates, inserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from halocline.log import encode_payload
+from halocline.rows.nodes import (
+    FIRST_ROWID_AT,
+    HEAD,
+    ROWS,
+    VERSION,
+    Append,
+    Delete,
+    Node,
+    Update,
+    encode_node,
+    key_run,
+)
+from halocline.rows.tokens import Token
+from halocline.schema import Schema
+from halocline.txn.commands import Command, Kind, plan
+from halocline.txn.workspace import Part, TableChanges
+
+_INFO: Final = Struct(">12sQ9sQ7sQ")
+_NAMES: Final = (b"\x83\xa9commit_ts\xcf", b"\xa7wall_us\xcf", b"\xa5epoch\xcf")
+_NAMES_TOKEN: Final = (b"\x84\xa9commit_ts\xcf", *_NAMES[1:])
+_META_BYTES: Final = 10  # txn id u64, InfoLen u16
+_U64_BE: Final = Struct(">Q")
+_U64: Final = Struct("<Q")
+COMMIT_TS_AT: Final = _META_BYTES + 12
+WALL_US_AT: Final = COMMIT_TS_AT + 8 + 9
+
+_ONE_A: Final = Struct("<QH12s")
+_ONE_B: Final = Struct(">Q9sQ7sQ")
+_ONE_C: Final = Struct("<IBIBBQQ")
+ONE_ROW_BYTES: Final = _ONE_A.size + _ONE_B.size + _ONE_C.size
+_pack_a, _pack_b, _pack_c = _ONE_A.pack, _ONE_B.pack, _ONE_C.pack
+
+patch_u64_be = _U64_BE.pack_into
+patch_u64 = _U64.pack_into
+
+
+class Prepared(NamedTuple):
+    """A record that lacks only its timestamp and RowIDs."""
+
+    payload: bytearray
+    nodes: list[Node]
+    rowid_at: list[int]
+    """Offset of each node's first RowID in the payload."""
+    rows: int
+    """RowIDs the record will take."""
+
+
+def one_row_record(
+    txn_id: int,
+    commit_ts: int,
+    wall_us: int,
+    epoch: int,
+    kind: int,
+    table_id: int,
+    rowid: int,
+    body: bytes,
+) -> bytes:
+    """The record of one node without a token, put together in one go: 0.9 us."""
+    name_a, name_b, name_c = _NAMES
+    return b"".join(
+        (
+            _pack_a(txn_id, _INFO.size, name_a),
+            _pack_b(commit_ts, name_b, wall_us, name_c, epoch),
+            _pack_c(1, kind, HEAD.size + len(body), VERSION, ROWS, table_id, rowid),
+            body,
+        )
+    )
+
+
+def prepare(
+    txn_id: int,
+    epoch: int,
+    token: Token | None,
+    ddl: Sequence[tuple[int, bytes]],
+    tables: Mapping[int, TableChanges],
+    bulk_rows: int,
+) -> Prepared:
+    """Encode everything that can be known before the commit lock."""
+    nodes: list[Node] = []
+    encoded = list(ddl)
+    rows = 0
+    for command in _planned(tables):
+        changes = tables[command.table_id]
+        for node in nodes_of(command.kind, changes, bulk_rows):
+            nodes.append(node)
+            encoded.append(encode_node(node, changes.schema))
+            rows += node.count
+    info = _info(epoch, token)
+    payload = encode_payload(txn_id, info, encoded)
+    at = _META_BYTES + len(info) + 4
+    rowid_at = []
+    for place, (_, buffer) in enumerate(encoded):
+        if place >= len(ddl):
+            rowid_at.append(at + 5 + FIRST_ROWID_AT)
+        at += 5 + len(buffer)
+    return Prepared(payload, nodes, rowid_at, rows)
+
+
+def nodes_of(kind: Kind, changes: TableChanges, bulk_rows: int) -> list[Node]:
+    """The nodes that one merged command of one table stands for."""
+    if kind is Kind.INSERT:
+        return _inserts(changes, bulk_rows)
+    if kind is Kind.UPDATE_COMMITTED:
+        return _updates(changes, bulk_rows) if changes.updates or changes.parts else []
+    assert kind is Kind.DELETE_COMMITTED, kind
+    return _deletes(changes, bulk_rows)
+
+
+def _planned(tables: Mapping[int, TableChanges]) -> Sequence[Command]:
+    """Merged commands in record order. One command needs no plan, and most commits have one."""
+    if len(tables) == 1:
+        ((table_id, changes),) = tables.items()
+        if len(changes.commands) == 1:
+            return (Command(changes.commands[0], table_id),)
+    return plan(command for changes in tables.values() for command in changes.command_list())
+
+
+def _inserts(changes: TableChanges, bulk_rows: int) -> list[Node]:
+    table_id, schema = changes.entry.id, changes.schema
+    nodes: list[Node] = []
+    rows = changes.live_rows()
+    if len(rows) > bulk_rows:
+        table = schema.to_table(rows)
+        nodes.append(Append(table_id, table=table, run=key_run(table, schema)))
+    elif rows:
+        nodes.append(Append(table_id, rows))
+    return nodes + _parts(changes, lambda part: part.targets is None)
+
+
+def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
+    nodes: list[Node] = []
+    targets = list(changes.deletes)
+    if len(targets) > bulk_rows:
+        targets.sort()
+        keys = [changes.deletes[rowid] for rowid in targets]
+        nodes.append(Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys, bulk=True))
+    elif targets:
+        nodes.append(Delete(changes.entry.id, targets, list(changes.deletes.values())))
+    return nodes + _parts(changes, lambda part: part.table is None)
+
+
+def _info(epoch: int, token: Token | None) -> bytes:
+    if token is None:
+        a, b, c = _NAMES
+        return _INFO.pack(a, 0, b, 0, c, epoch)
+    a, b, c = _NAMES_TOKEN
+    return _INFO.pack(a, 0, b, 0, c, epoch) + b"\xa5token" + msgspec.msgpack.encode(token)
+
+
+def _updates(changes: TableChanges, bulk_rows: int) -> list[Node]:
+    """One node per set of changed columns: nearly always one."""
+    groups: dict[frozenset[int], list[int]] = {}
+    for rowid, intent in changes.updates.items():
+        groups.setdefault(frozenset(intent.changed), []).append(rowid)
+    nodes: list[Node] = []
+    for changed, targets in groups.items():
+        ids = tuple(sorted(int(changes.schema.columns[i].id) for i in changed))
+        if len(targets) > bulk_rows:
+            nodes.append(_update_run(changes, targets, ids))
+        else:
+            rows = [changes.updates[rowid].row for rowid in targets]
+            nodes.append(Update(changes.entry.id, targets, ids, rows))
+    return nodes + _parts(changes, lambda part: part.table is not None and part.targets is not None)
+
+
+def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...]) -> Update:
+    schema = changes.schema
+    targets.sort()
+    intents = [changes.updates[rowid] for rowid in targets]
+    table = schema.to_table([intent.row for intent in intents])
+    return Update(
+        changes.entry.id,
+        np.array(targets, dtype=np.int64),
+        ids,
+        table=table,
+        keys=[intent.key for intent in intents],
+        run=key_run(table, schema),
+    )
+
+
+def _parts(changes: TableChanges, wanted: Callable[[Part], bool]) -> list[Node]:
+    return [
+        _part_node(changes.entry.id, part, changes.schema)
+        for part in changes.parts
+        if len(part) and wanted(part)
+    ]
+
+
+def _part_node(table_id: int, part: Part, schema: Schema) -> Node:
+    """A part as it is, or less the rows that were taken back."""
+    table, run, keys, targets = part.table, part.run, part.keys, part.targets
+    if part.dropped:
+        kept = part.kept()
+        table = None if table is None else table.take(kept)
+        keys = [keys[i] for i in kept] if len(keys) else keys
+        targets = None if targets is None else targets[kept]
+        run = None if table is None else key_run(table, schema)
+    if table is None:
+        assert targets is not None
+        return Delete(table_id, targets, keys, bulk=True)
+    if targets is None:
+        return Append(table_id, table=table, run=run)
+    ids = tuple(sorted(int(schema.columns[i].id) for i in part.changed))
+    return Update(table_id, targets, ids, table=table, keys=keys, run=run)
+

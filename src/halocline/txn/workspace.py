@@ -1,0 +1,246 @@
+"""Workspace: one transaction's private changes to one table, until commit.
+
+    rows      tuples that were inserted, in order; batches of `batch_rows` are slices of this list
+    dead      positions in `rows` that were deleted again (the delete bitmap of T-12)
+    updates   committed RowID -> the row that shall succeed it and the columns that changed
+    deletes   committed RowID -> its key
+    parts     bulk changes: Arrow tables with their keys sorted, sealed when they arrive
+
+A key is looked up in `own` (single rows), then in the parts from the newest on, and only then in
+the table. Updating an inserted row is delete + insert (T-12); updating a key column is delete +
+insert too (T-13).
+
+Invariants
+- A committed RowID is in at most one of `updates`, `deletes` and the live offsets of one part.
+- `own[key]` is (row, id) as this transaction sees the key: a positive id is the committed RowID
+  that is being updated, a negative one is -1 minus the place in `rows`; row None: the key ended.
+
+Not here: reading the table (read/), conflicts (conflict.py), bytes (record.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from halocline.rows.memtree import Run
+from halocline.rows.page import Int64Array, Row
+from halocline.rows.state import TableState
+from halocline.txn.commands import Command, Kind
+
+
+class Batch(NamedTuple):
+    """One batch of inserted rows and its delete bitmap (T-11, T-12)."""
+
+    rows: Sequence[Row]
+    deleted: BitMap
+
+
+class Single(NamedTuple):
+    """The only write of a transaction that writes one row: no workspace is built for it."""
+
+    state: TableState
+    key: Any
+    row: Row
+    rowid: int
+    """The committed row that is updated; 0 for an insert."""
+    changed: frozenset[int]
+
+
+class Intent:
+    """A committed row that shall be updated: its successor and the positions that changed."""
+
+    __slots__ = ("changed", "key", "row")
+
+    def __init__(self, key: Any, row: Row, changed: set[int]) -> None:
+        self.key = key
+        self.row = row
+        self.changed = changed
+
+
+class Part:
+    """A bulk change: inserts (no targets), updates, or deletes (no table)."""
+
+    __slots__ = ("_cells", "changed", "dropped", "keys", "run", "table", "targets")
+
+    def __init__(
+        self,
+        *,
+        table: pa.Table | None,
+        run: Run | None,
+        keys: Sequence[Any] = (),
+        targets: Int64Array | None = None,
+        changed: frozenset[int] = frozenset(),
+    ) -> None:
+        self.table = table
+        self.run = run
+        self.keys = keys
+        self.targets = targets
+        self.changed = changed
+        self.dropped = BitMap()
+
+    def find(self, key: Any) -> int:
+        """Offset of the key's live row in this part, -1 when it has none."""
+        if self.run is None:
+            return -1
+        for offset in self.run.find(key):
+            if offset not in self.dropped:
+                return offset
+        return -1
+
+    def row(self, offset: int) -> Row:
+        assert self.table is not None
+        return tuple(
+            self.table.column(i)[offset].as_py() for i in range(self.table.num_columns)
+        )
+
+    def kept(self) -> Int64Array:
+        """Offsets that were not taken back."""
+        count = len(self.targets) if self.targets is not None else self._rows()
+        mask = np.ones(count, dtype=np.bool_)
+        if self.dropped:
+            mask[np.array(self.dropped, dtype=np.int64)] = False
+        return np.nonzero(mask)[0]
+
+    def __len__(self) -> int:
+        count = len(self.targets) if self.targets is not None else self._rows()
+        return count - len(self.dropped)
+
+    def _rows(self) -> int:
+        return 0 if self.table is None else int(self.table.num_rows)
+
+
+class TableChanges:
+    """What one transaction does to one table."""
+
+    __slots__ = (
+        "batch_rows",
+        "commands",
+        "dead",
+        "deletes",
+        "entry",
+        "own",
+        "parts",
+        "rows",
+        "schema",
+        "state",
+        "updates",
+    )
+
+    def __init__(self, state: TableState, batch_rows: int) -> None:
+        self.state = state
+        self.entry = state.entry
+        self.schema = state.schema
+        self.batch_rows = batch_rows
+        self.rows: list[Row] = []
+        self.dead: BitMap | None = None
+        self.own: dict[Any, tuple[Row | None, int]] = {}
+        self.updates: dict[int, Intent] = {}
+        self.deletes: dict[int, Any] = {}
+        self.parts: list[Part] = []
+        self.commands: list[Kind] = []
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.updates
+            or self.deletes
+            or len(self.rows) > (0 if self.dead is None else len(self.dead))
+            or any(len(part) for part in self.parts)
+        )
+
+    # Writing, one row. The caller has checked the table.
+
+    def insert(self, key: Any, row: Row) -> None:
+        """A new row; `key` is None in a table without a primary key."""
+        rows = self.rows
+        rows.append(row)
+        if key is not None:
+            self.own[key] = (row, -len(rows))
+        self.commands.append(Kind.INSERT)
+
+    def replace_local(self, place: int, key: Any, row: Row) -> None:
+        """Update of an inserted row: delete + insert."""
+        self.remove_local(place, key)
+        self.insert(key, row)
+
+    def remove_local(self, place: int, key: Any) -> None:
+        """Delete of an inserted row: a bit in the bitmap."""
+        if self.dead is None:
+            self.dead = BitMap()
+        self.dead.add(place)
+        self.commands.append(Kind.DELETE_LOCAL)
+        if key is not None:
+            self.own[key] = (None, 0)
+
+    def update(self, rowid: int, key: Any, row: Row, changed: set[int]) -> None:
+        """A committed row gets a successor; a second update of it joins the first."""
+        intent = self.updates.get(rowid)
+        if intent is None:
+            self.updates[rowid] = Intent(key, row, changed)
+        else:
+            intent.row = row
+            intent.changed |= changed
+        if key is not None:
+            self.own[key] = (row, rowid)
+        self.commands.append(Kind.UPDATE_COMMITTED)
+
+    def delete(self, rowid: int, key: Any) -> None:
+        """A committed row ends, whether or not this transaction had updated it."""
+        self.updates.pop(rowid, None)
+        self.deletes[rowid] = key
+        if key is not None:
+            self.own[key] = (None, 0)
+        self.commands.append(Kind.DELETE_COMMITTED)
+
+    def add_part(self, part: Part) -> None:
+        """A bulk change. Keys it covers must not be in `own` any more."""
+        self.parts.append(part)
+        if part.table is None:
+            self.commands.append(Kind.DELETE_COMMITTED)
+        else:
+            self.commands.append(
+                Kind.INSERT if part.targets is None else Kind.UPDATE_COMMITTED
+            )
+
+    # Reading.
+
+    def find_part(self, key: Any) -> tuple[Part, int] | None:
+        """The newest part that says something about the key."""
+        for part in reversed(self.parts):
+            offset = part.find(key)
+            if offset >= 0:
+                return part, offset
+        return None
+
+    def inserted_keys(self) -> list[Any]:
+        """Keys of rows that were inserted one by one and are still wanted."""
+        return [key for key, (_, place) in self.own.items() if place < 0]
+
+    def live_rows(self) -> list[Row]:
+        """Inserted rows that are still wanted, in order."""
+        if self.dead is None:
+            return self.rows
+        dead = self.dead
+        return [row for place, row in enumerate(self.rows) if place not in dead]
+
+    def batches(self) -> Iterator[Batch]:
+        """The inserted rows as batches with their delete bitmaps."""
+        for begin in range(0, len(self.rows), self.batch_rows):
+            end = min(begin + self.batch_rows, len(self.rows))
+            deleted = BitMap()
+            if self.dead is not None:
+                deleted = BitMap(place - begin for place in self.dead if begin <= place < end)
+            yield Batch(self.rows[begin:end], deleted)
+
+    def ended(self) -> Int64Array:
+        """Committed RowIDs that this transaction ends or replaces, ascending."""
+        singles = np.array([*self.updates, *self.deletes], dtype=np.int64)
+        bulks = [part.targets[part.kept()] for part in self.parts if part.targets is not None]
+        return np.sort(np.concatenate([singles, *bulks]))
+
+    def command_list(self) -> list[Command]:
+        return [Command(kind, self.entry.id) for kind in self.commands]

@@ -1,0 +1,269 @@
+"""How a change enters a workspace: checked against the snapshot, all of it or nothing.
+
+Each function first checks everything it was given and only then changes the workspace, so a call
+that raises leaves the transaction as it was. Small inputs become single rows; inputs above
+`bulk_rows` become parts that are never taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.errors import DuplicateKeyError, NotFoundError, UsageError
+from halocline.read.point import find
+from halocline.rows.lookup import locate_many, take
+from halocline.rows.nodes import key_run
+from halocline.rows.page import Int64Array, Row
+from halocline.txn.view import in_part, part_of, see
+from halocline.txn.workspace import Part, TableChanges
+
+
+def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
+    """Insert one checked row: the hot path of single-row commits."""
+    key_of = changes.state.key_of
+    if key_of is None:
+        changes.insert(None, row)
+        return 1
+    key = key_of(row)
+    own = changes.own
+    if own or changes.parts:
+        taken = see(changes, key, snapshot)[0] is not None
+    else:
+        taken = find(changes.state, key, snapshot) != 0
+    if taken:
+        raise DuplicateKeyError(changes.entry.name, [key])
+    changes.insert(key, row)
+    return 1
+
+
+def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> int:
+    """Insert checked rows one by one."""
+    key_of = changes.state.key_of
+    if key_of is None:
+        for row in rows:
+            changes.insert(None, row)
+        return len(rows)
+    keys = [key_of(row) for row in rows]
+    if len(set(keys)) < len(keys):
+        raise DuplicateKeyError(changes.entry.name, _repeated(keys), inside=True)
+    taken = [key for key in keys if see(changes, key, snapshot)[0] is not None]
+    if taken:
+        raise DuplicateKeyError(changes.entry.name, taken)
+    for key, row in zip(keys, rows, strict=True):
+        changes.insert(key, row)
+    return len(rows)
+
+
+def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
+    """Insert a checked Arrow table as one part (T-20)."""
+    schema, name = changes.schema, changes.entry.name
+    if not schema.primary_key:
+        changes.add_part(Part(table=table, run=None))
+        return int(table.num_rows)
+    repeated = schema.first_duplicates(table)
+    if repeated:
+        raise DuplicateKeyError(name, repeated, inside=True)
+    run = key_run(table, schema)
+    assert run is not None
+    keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
+    rowids = locate_many(changes.state, keys, snapshot)
+    rowids[np.isin(rowids, changes.ended())] = 0
+    taken = [keys[i] for i in np.nonzero(rowids)[0]]
+    taken += [key for key, (row, _) in changes.own.items() if row is not None and run.find(key)]
+    for part in changes.parts:
+        if part.table is not None and part.run is not None:
+            taken += [key for key in _meet(part, run) if part.find(key) >= 0]
+    if taken:
+        plain = [key.item() if isinstance(key, np.integer) else key for key in taken]
+        raise DuplicateKeyError(name, plain, total=len(plain))
+    for key in [key for key in changes.own if run.find(key)]:
+        del changes.own[key]  # ended before and inserted again: the part speaks for it now
+    changes.add_part(Part(table=table, run=run, keys=keys))
+    return int(table.num_rows)
+
+
+def upsert_rows(
+    changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapshot: int
+) -> int:
+    """Insert or update dicts one by one; columns that are absent keep their value."""
+    schema = changes.schema
+    if not schema.primary_key:
+        raise UsageError(f"table {changes.entry.name!r} has no primary key: upsert needs one")
+    steps: list[tuple[Any, Row, set[int] | None, int]] = []
+    keys = set()
+    for values in rows:
+        given = schema.partial(values)
+        key = schema.key_of_partial(given)
+        if key in keys:
+            raise DuplicateKeyError(changes.entry.name, [key], inside=True)
+        keys.add(key)
+        old, row_id = see(changes, key, snapshot)
+        if old is None:
+            steps.append((key, schema.row(values), None, 0))
+        else:
+            row = list(old)
+            for position, value in given.items():
+                row[position] = value
+            changed = set(given).difference(schema.key_positions)
+            steps.append((key, tuple(row), changed, row_id))
+    for key, row, changed, row_id in steps:
+        if changed is None:
+            changes.insert(key, row)
+        else:
+            replace(changes, row_id, key, row, changed)
+    return len(rows)
+
+
+def upsert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
+    """Upsert an Arrow table that holds some of the columns, the key among them."""
+    schema, name = changes.schema, changes.entry.name
+    if changes.own or changes.parts:
+        # Own changes of the same keys are rare in bulk work; row by row is right for them.
+        return upsert_rows(changes, table.to_pylist(), snapshot)
+    repeated = schema.first_duplicates(table)
+    if repeated:
+        raise DuplicateKeyError(name, repeated, inside=True)
+    keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
+    rowids = locate_many(changes.state, keys, snapshot)
+    fresh = table.filter(pa.array(rowids == 0))
+    fresh = schema.table(fresh)
+    known = np.nonzero(rowids)[0]
+    known = known[np.argsort(rowids[known], kind="stable")]
+    if len(known):
+        given = [position for position, name in enumerate(schema.names) if name in table.column_names]
+        base = take(changes.state, rowids[known])
+        add_update_part(changes, base, rowids[known], table.take(known), given)
+    if fresh.num_rows:
+        keys = schema.int_keys(fresh) if schema.int_key else schema.keys_of(fresh)
+        changes.add_part(Part(table=fresh, run=key_run(fresh, schema), keys=keys))
+    return int(table.num_rows)
+
+
+def add_update_part(
+    changes: TableChanges,
+    base: pa.Table,
+    targets: Int64Array,
+    values: pa.Table,
+    positions: Sequence[int],
+) -> None:
+    """Many committed rows, ascending by RowID, get the given columns of `values`."""
+    schema = changes.schema
+    table = base
+    for position in positions:
+        name = schema.names[position]
+        if position not in schema.key_positions:
+            table = table.set_column(position, schema.arrow.field(position), values.column(name))
+    changes.add_part(
+        Part(
+            table=table,
+            run=key_run(table, schema),
+            keys=_keys(changes, table),
+            targets=targets,
+            changed=frozenset(positions) - frozenset(schema.key_positions),
+        )
+    )
+
+
+def add_delete_part(changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
+    """Many committed rows, ascending by RowID, end (T-22)."""
+    run = key_run(rows, changes.schema)
+    keys = _keys(changes, rows)
+    changes.add_part(Part(table=None, run=run, keys=keys, targets=targets))
+
+
+def update_key(changes: TableChanges, key: Any, values: dict[int, Any], snapshot: int) -> None:
+    """Update one row by its key; values are checked and by position."""
+    old, row_id = see(changes, key, snapshot)
+    if old is None:
+        raise NotFoundError("row", key, hint=f"no such key in table {changes.entry.name!r}")
+    update_row(changes, row_id, key, old, values, snapshot)
+
+
+def update_row(
+    changes: TableChanges, row_id: int, key: Any, old: Row, values: dict[int, Any], snapshot: int
+) -> None:
+    """Update a visible row; a change of its key becomes delete + insert."""
+    row = list(old)
+    for position, value in values.items():
+        row[position] = value
+    fresh = tuple(row)
+    key_of = changes.state.key_of
+    if key_of is not None and key_of(fresh) != key:
+        moved = key_of(fresh)
+        if see(changes, moved, snapshot)[0] is not None:
+            raise DuplicateKeyError(changes.entry.name, [moved])
+        remove(changes, row_id, key)
+        changes.insert(moved, fresh)
+    else:
+        changed = set(values).difference(changes.schema.key_positions)
+        replace(changes, row_id, key, fresh, changed)
+
+
+def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
+    """Delete one row by its key; False when there is none."""
+    row, row_id = see(changes, key, snapshot)
+    if row is None:
+        return False
+    remove(changes, row_id, key)
+    return True
+
+
+def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
+    """Put a new row in the place of a visible one with the same key."""
+    if in_part(row_id):
+        part, offset = part_of(changes, row_id)
+        part.dropped.add(offset)
+        changes.insert(key, row)
+    elif row_id < 0:
+        changes.replace_local(-row_id - 1, key, row)
+    else:
+        changes.update(row_id, key, row, changed | _leave_part(changes, row_id))
+
+
+def remove(changes: TableChanges, row_id: int, key: Any) -> None:
+    """End a visible row."""
+    if in_part(row_id):
+        part, offset = part_of(changes, row_id)
+        part.dropped.add(offset)
+        if key is not None:
+            changes.own[key] = (None, 0)
+    elif row_id < 0:
+        changes.remove_local(-row_id - 1, key)
+    else:
+        _leave_part(changes, row_id)
+        changes.delete(row_id, key)
+
+
+def _leave_part(changes: TableChanges, rowid: int) -> set[int]:
+    """Take a target out of the bulk part that updates it; returns what that part changed."""
+    for part in changes.parts:
+        if part.targets is not None:
+            place = int(part.targets.searchsorted(rowid))
+            hit = place < len(part.targets) and part.targets[place] == rowid
+            if hit and place not in part.dropped:
+                part.dropped.add(place)
+                return set(part.changed)
+    return set()
+
+
+def _keys(changes: TableChanges, table: pa.Table) -> Sequence[Any]:
+    if not changes.schema.primary_key:
+        return [None] * table.num_rows
+    return changes.schema.keys_of(table)
+
+
+def _meet(part: Part, run: Any) -> list[Any]:
+    """Keys that stand in both."""
+    assert part.run is not None
+    if isinstance(run.keys, np.ndarray):
+        return list(np.intersect1d(part.run.keys, run.keys).tolist())
+    return list(set(part.run.keys).intersection(run.keys))
+
+
+def _repeated(keys: Sequence[Any]) -> list[Any]:
+    seen: set[Any] = set()
+    return [key for key in keys if key in seen or seen.add(key)]  # type: ignore[func-returns-value]

@@ -1,0 +1,90 @@
+"""Fixtures that every test may use, and the settings of the two kinds of run.
+
+`make test` is short and the same every time. `make sim` sets HALOCLINE_SIM=1: more examples, new
+ones every time; a failure prints what is needed to see it again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SIM = os.environ.get("HALOCLINE_SIM", "") not in {"", "0"}
+STARTED = time.monotonic()
+
+# A slow machine must not fail a test that is right, hence no deadline.
+settings.register_profile(
+    "test", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "sim",
+    deadline=None,
+    max_examples=5000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("sim" if SIM else "test")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say when the run ended, just above pytest's own last line."""
+    ended = time.strftime("%Y-%m-%d %H:%M:%S")
+    kind = "sim run" if SIM else "test run"
+    terminalreporter.write_line(f"{kind} ended {ended}, {time.monotonic() - STARTED:.0f} s")
+
+
+@pytest.fixture
+def sim() -> bool:
+    """True in the long run of `make sim`."""
+    return SIM
+
+
+@pytest.fixture
+def tiny() -> Any:
+    """Options so small that a handful of rows crosses every boundary."""
+    from halocline import Options
+
+    return Options(
+        page_rows=4,
+        batch_rows=4,
+        bulk_rows=8,
+        log_file_bytes=8192,
+        log_file_bytes_first=4096,
+        sequence_block=16,
+    )
+
+
+@pytest.fixture
+def open_db(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open a database below the test's own directory: `open_db()`, `open_db("other", options=)`.
+
+    Whatever is still open when the test ends is checked and closed.
+    """
+    import halocline
+
+    opened: list[Any] = []
+
+    def open_(name: str = "db", **arguments: Any) -> Any:
+        db = halocline.open(tmp_path / name, **arguments)
+        opened.append(db)
+        return db
+
+    yield open_
+    for db in opened:
+        try:
+            db.check()
+        except halocline.UsageError:
+            continue  # The test has closed it.
+        db.close()
+
+
+@pytest.fixture
+def db(open_db: Callable[..., Any]) -> Any:
+    """An empty database with the default options."""
+    return open_db()

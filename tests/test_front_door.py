@@ -1,0 +1,92 @@
+"""The front door: what `import halocline` offers, no more and no less.
+
+A name added or lost here is a change that users see, so it has to be made on purpose.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import halocline
+from halocline import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ERRORS = {
+    "AlreadyExistsError",
+    "ConflictError",
+    "CorruptionError",
+    "DuplicateKeyError",
+    "HaloclineError",
+    "NotFoundError",
+    "SchemaError",
+    "SnapshotExpiredError",
+    "UnavailableError",
+    "UsageError",
+}
+FRONT_DOOR = {"Database", "Options", "Table", "Transaction", "__version__", "open"} | ERRORS
+
+
+def test_the_front_door_offers_exactly_what_is_documented() -> None:
+    assert set(halocline.__all__) == FRONT_DOOR
+
+
+def test_the_list_of_names_is_sorted_and_has_no_doubles() -> None:
+    assert list(halocline.__all__) == sorted(set(halocline.__all__))
+
+
+def test_a_star_import_gives_every_name() -> None:
+    names: dict[str, object] = {}
+    exec("from halocline import *", names)
+    assert set(halocline.__all__) <= set(names)
+
+
+@pytest.mark.parametrize("name", sorted(FRONT_DOOR - {"__version__"}))
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert inspect.getdoc(getattr(halocline, name))
+
+
+@pytest.mark.parametrize("owner", ["Database", "Table", "Transaction"])
+def test_every_public_method_has_a_docstring_of_its_own(owner: str) -> None:
+    members = vars(getattr(halocline, owner))
+    bare = [
+        name
+        for name, member in members.items()
+        if not name.startswith("_")
+        and (callable(member) or isinstance(member, property | classmethod | staticmethod))
+        and not getattr(member, "__doc__", None)
+    ]
+    assert bare == []
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert halocline.__version__ == project["version"]
+
+
+def test_every_error_is_at_the_front_door_and_under_one_root() -> None:
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+    assert defined == ERRORS
+    assert all(issubclass(getattr(errors, name), halocline.HaloclineError) for name in defined)
+
+
+def test_a_schema_error_is_a_usage_error() -> None:
+    assert issubclass(halocline.SchemaError, halocline.UsageError)
+
+
+def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)
+    assert (tmp_path / "bank").is_dir()

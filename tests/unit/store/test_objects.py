@@ -1,0 +1,169 @@
+"""Objects: whole or absent, in every store."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from halocline.errors import UsageError
+from halocline.store import local as local_module
+from halocline.store.faulty import FaultyFiles
+from halocline.store.objects import MemoryObjects, Objects, PyarrowObjects
+
+
+@pytest.fixture(params=["local", "uri", "subtree", "move", "memory", "faulty"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    kind = request.param
+    if kind == "local":
+        return PyarrowObjects.open(tmp_path / "objects")
+    if kind == "uri":
+        return PyarrowObjects.open((tmp_path / "objects").as_uri())
+    if kind == "subtree":
+        return PyarrowObjects(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "inner")
+    if kind == "move":
+        return PyarrowObjects(fs._MockFileSystem(), "bucket/folder")
+    return MemoryObjects() if kind == "memory" else FaultyFiles().objects
+
+
+def test_objects_read_back_whole_and_in_ranges(objects: Objects) -> None:
+    objects.put("7/31-1.parquet", b"0123456789")
+    assert objects.size("7/31-1.parquet") == 10
+    assert objects.read("7/31-1.parquet") == b"0123456789"
+    assert objects.read("7/31-1.parquet", 3, 4) == b"3456"
+    assert objects.read("7/31-1.parquet", 8) == b"89"
+    assert objects.read("7/31-1.parquet", 8, 1 << 60) == b"89"
+    assert objects.read("7/31-1.parquet", 50, 5) == b""
+    objects.put("empty", memoryview(b""))
+    assert objects.read("empty") == b""
+    objects.put("7/31-1.parquet", bytearray(b"again"))
+    assert objects.read("7/31-1.parquet") == b"again"
+
+
+def test_list_is_sorted_deep_and_by_folder(objects: Objects) -> None:
+    assert objects.list() == []
+    assert objects.list("7") == []
+    for key in ("7/b", "7/a", "70/c", "7/deep/d", "e"):
+        objects.put(key, b"x")
+    assert objects.list() == ["7/a", "7/b", "7/deep/d", "70/c", "e"]
+    assert objects.list("7") == ["7/a", "7/b", "7/deep/d"]
+    assert objects.list("7", temporary=True) == []
+    objects.delete("7/a")
+    assert objects.list("7") == ["7/b", "7/deep/d"]
+
+
+def test_a_missing_object_is_file_not_found(objects: Objects) -> None:
+    for call in (objects.read, objects.size, objects.delete):
+        with pytest.raises(FileNotFoundError):
+            call("7/none")
+
+
+@pytest.mark.parametrize("key", ["/etc/passwd", "../up", "a/../../b", "", "a//b", "x.tmp"])
+def test_keys_that_leave_the_folder_are_refused(objects: Objects, key: str) -> None:
+    with pytest.raises(UsageError):
+        objects.put(key, b"")
+    for call in (objects.read, objects.size):
+        with pytest.raises(UsageError):
+            call(key)
+    if key != "x.tmp":
+        with pytest.raises(UsageError):
+            objects.delete(key)
+    if key:
+        with pytest.raises(UsageError):
+            objects.list(key)
+
+
+def test_a_local_put_is_synced_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = PyarrowObjects.open(tmp_path)
+    objects.put("7/first", b"makes the folder")
+    steps: list[str] = []
+    fdatasync, replace, sync_directory = os.fdatasync, os.replace, local_module._sync_directory
+
+    def spy_sync(fd: int) -> None:
+        steps.append("sync")
+        fdatasync(fd)
+
+    def spy_replace(old: str, new: str) -> None:
+        steps.append(f"rename {Path(old).name} {Path(new).name}")
+        replace(old, new)
+
+    def spy_directory(path: str) -> None:
+        steps.append(f"sync {Path(path).name}/")
+        sync_directory(path)
+
+    monkeypatch.setattr(os, "fdatasync", spy_sync)
+    monkeypatch.setattr(os, "replace", spy_replace)
+    monkeypatch.setattr(local_module, "_sync_directory", spy_directory)
+    objects.put("7/second", b"data")
+    assert steps == ["sync", "rename second.tmp second", "sync 7/"]
+    assert os.stat(tmp_path / "7" / "second").st_mode & 0o777 == 0o600
+
+
+def test_a_failed_local_put_leaves_the_old_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = PyarrowObjects.open(tmp_path)
+    objects.put("key", b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(OSError, match="No space left"):
+        objects.put("key", b"new")
+    assert objects.read("key") == b"old"
+    assert os.listdir(tmp_path) == ["key"]
+
+
+@pytest.mark.parametrize("kind", ["local", "move"])
+def test_what_a_crash_left_half_written_is_hidden_and_can_be_deleted(
+    tmp_path: Path, kind: str
+) -> None:
+    filesystem = fs.LocalFileSystem() if kind == "local" else fs._MockFileSystem()
+    folder = str(tmp_path) if kind == "local" else "bucket"
+    objects = PyarrowObjects(filesystem, folder)
+    objects.put("7/whole", b"whole")
+    with filesystem.open_output_stream(f"{folder}/7/half.tmp") as stream:
+        stream.write(b"ha")
+    assert objects.list() == ["7/whole"]
+    assert objects.list(temporary=True) == ["7/half.tmp"]
+    objects.delete("7/half.tmp")
+    assert objects.list(temporary=True) == []
+
+
+def test_an_upload_that_fails_is_not_published() -> None:
+    objects = PyarrowObjects(fs._MockFileSystem(), "bucket")
+    with pytest.raises(TypeError):
+        objects.put("key", object())  # type: ignore[arg-type]
+    assert objects.list() == []
+
+
+def test_atomic_stores_upload_straight_to_the_key() -> None:
+    class Stream:
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def write(self, data: bytes) -> None:
+            written.append((self.path, bytes(data)))
+
+        def close(self) -> None:
+            written.append((self.path, b"closed"))
+
+    class Bucket:
+        type_name = "s3"
+        open_output_stream = Stream
+
+    written: list[tuple[str, bytes]] = []
+    PyarrowObjects(Bucket(), "bucket/db").put("7/x", b"data")
+    assert written == [("bucket/db/7/x", b"data"), ("bucket/db/7/x", b"closed")]
+
+
+def test_an_unknown_address_is_a_usage_error_without_its_secrets() -> None:
+    with pytest.raises(UsageError) as caught:
+        PyarrowObjects.open("ftp://user:secret@host/x")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,83 @@
+"""Workspace: batches, delete bitmaps and what a transaction sees of its own changes."""
+
+from halocline.catalog import TableEntry
+from halocline.ids import ColumnId, TableId
+from halocline.rows.state import TableState
+from halocline.schema import Schema
+from halocline.txn.commands import Kind
+from halocline.txn.workspace import TableChanges
+
+
+def changes_of(table_id: int, batch_rows: int = 10) -> TableChanges:
+    entry = TableEntry(
+        id=TableId(table_id),
+        name=f"table{table_id}",
+        schema=Schema.define({"id": int, "note": str}, "id"),
+        layout="clustered",
+        options={},
+        next_column_id=ColumnId(3),
+    )
+    return TableChanges(TableState(entry, page_rows=4), batch_rows)
+
+
+def insert(changes: TableChanges, first: int, count: int) -> None:
+    for key in range(first, first + count):
+        changes.insert(key, (key, "x"))
+
+
+def sizes(changes: TableChanges) -> list[int]:
+    return [len(batch.rows) for batch in changes.batches()]
+
+
+def test_t11_a_request_first_fills_the_room_left_in_the_last_batch():
+    table1, table2 = changes_of(1), changes_of(2)
+    insert(table1, 0, 15)
+    assert sizes(table1) == [10, 5]
+    insert(table2, 0, 4)
+    assert sizes(table2) == [4]
+    insert(table1, 15, 5)
+    assert sizes(table1) == [10, 10]
+
+
+def test_t12_deleting_an_own_insert_sets_a_bit_in_the_batch_bitmap():
+    changes = changes_of(1)
+    insert(changes, 0, 15)
+    changes.remove_local(12, 12)
+    first, second = changes.batches()
+    assert list(first.deleted) == []
+    assert list(second.deleted) == [2]
+    assert [row[0] for row in changes.live_rows()] == [*range(12), 13, 14]
+
+
+def test_t12_updating_an_own_insert_is_delete_and_insert():
+    changes = changes_of(1)
+    insert(changes, 0, 2)
+    changes.replace_local(0, 0, (0, "y"))
+    assert changes.commands == [Kind.INSERT, Kind.INSERT, Kind.DELETE_LOCAL, Kind.INSERT]
+    assert changes.live_rows() == [(1, "x"), (0, "y")]
+    assert changes.own[0] == ((0, "y"), -3)
+
+
+def test_t13_a_second_update_of_a_committed_row_joins_the_first():
+    changes = changes_of(1)
+    changes.update(7, 1, (1, "a"), {1})
+    changes.update(7, 1, (1, "b"), {0})
+    assert changes.updates[7].row == (1, "b")
+    assert changes.updates[7].changed == {0, 1}
+
+
+def test_t13_deleting_an_updated_row_forgets_the_update():
+    changes = changes_of(1)
+    changes.update(7, 1, (1, "a"), {1})
+    changes.delete(7, 1)
+    assert not changes.updates
+    assert changes.deletes == {7: 1}
+    assert changes.own[1] == (None, 0)
+
+
+def test_a_workspace_whose_inserts_were_all_taken_back_is_empty():
+    changes = changes_of(1)
+    insert(changes, 0, 1)
+    assert changes
+    changes.remove_local(0, 0)
+    assert not changes
