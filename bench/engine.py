@@ -92,7 +92,7 @@ def memory(directory: Path, *, bulk_rows: int, single_rows: int) -> list[Figure]
 
 
 def _growth(
-    place: Path, rows: int, load: Callable[[object, int, int], None]
+    place: Path, rows: int, load: Callable[[hc.Database, int, int], None]
 ) -> tuple[float, float]:
     """Bytes per row that Arrow's pool and Python's heap keep after loading."""
     place.mkdir()

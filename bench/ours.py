@@ -9,31 +9,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Literal
 
 import halocline as hc
 from bench import data
 from bench.harness import Run
 from bench.threads import seconds_together
 
+Durability = Literal["sync", "async"]
+
 DEFINITION = {"id": int, "owner": str, "balance": float, "note": str}
 
 
-def create(directory: Path, durability: str) -> Any:
+def create(directory: Path, durability: Durability) -> hc.Database:
     """A new database with the empty table in it."""
     db = hc.open(directory / "ours", durability=durability)
     db.create_table(data.TABLE, DEFINITION, primary_key="id")
     return db
 
 
-def load(db: Any, start: int, count: int, *, batch_rows: int = 50_000) -> None:
+def load(db: hc.Database, start: int, count: int, *, batch_rows: int = 50_000) -> None:
     """Fill the table with Arrow batches, a commit each."""
     for batch in data.batches(start, count, batch_rows):
         with db.begin() as txn:
             txn.insert(data.TABLE, batch)
 
 
-def load_rows(db: Any, start: int, count: int) -> None:
+def load_rows(db: hc.Database, start: int, count: int) -> None:
     """Fill the table row by row, a commit each."""
     for row in data.dicts(start, count):
         with db.begin() as txn:
@@ -41,7 +43,7 @@ def load_rows(db: Any, start: int, count: int) -> None:
 
 
 @contextmanager
-def insert_commits(directory: Path, *, durability: str, ops: int) -> Iterator[Run]:
+def insert_commits(directory: Path, *, durability: Durability, ops: int) -> Iterator[Run]:
     """Side: single-row inserts, one commit each."""
     with create(directory, durability) as db:
 
@@ -57,7 +59,9 @@ def insert_commits(directory: Path, *, durability: str, ops: int) -> Iterator[Ru
 
 
 @contextmanager
-def threaded_commits(directory: Path, *, durability: str, ops: int, threads: int) -> Iterator[Run]:
+def threaded_commits(
+    directory: Path, *, durability: Durability, ops: int, threads: int
+) -> Iterator[Run]:
     """Side: the same from several threads that share the database."""
     share = ops // threads
     with create(directory, durability) as db:
@@ -103,7 +107,9 @@ def gets(
 
 
 @contextmanager
-def bulk_insert(directory: Path, *, rows: int, batch_rows: int, durability: str) -> Iterator[Run]:
+def bulk_insert(
+    directory: Path, *, rows: int, batch_rows: int, durability: Durability
+) -> Iterator[Run]:
     """Side: the empty table filled from ready-made Arrow batches, a commit per batch."""
     batches = list(data.batches(0, rows, batch_rows))
     with create(directory, durability) as db:
@@ -119,7 +125,9 @@ def bulk_insert(directory: Path, *, rows: int, batch_rows: int, durability: str)
 
 
 @contextmanager
-def read_modify_write(directory: Path, *, durability: str, rows: int, ops: int) -> Iterator[Run]:
+def read_modify_write(
+    directory: Path, *, durability: Durability, rows: int, ops: int
+) -> Iterator[Run]:
     """Side: read a random row, add to its balance, commit."""
     with create(directory, durability) as db:
         load(db, 0, rows)
@@ -130,6 +138,7 @@ def read_modify_write(directory: Path, *, durability: str, rows: int, ops: int) 
             for key in keys:
                 with db.begin() as txn:
                     row = txn.get("accounts", key)
+                    assert row is not None
                     txn.update("accounts", key, {"balance": row["balance"] + 1.0})
             return perf_counter() - started
 

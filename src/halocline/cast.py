@@ -45,15 +45,14 @@ class WrongType(Unfit):
 
 def exact_cast(array: Any, target: Any) -> Any:
     """The array as canonical type `target`; Unfit if a value would change, WrongType if all."""
-    array = _unwrapped(array)
-    source = kind(array.type)
-    if source == "null":
-        return pa.nulls(len(array), target)
-    cast = _RULES.get((source, kind(target)))
-    if cast is None:
-        raise WrongType(_wrong_type(array.type, target))
     try:
-        return cast(array, target)
+        array = _unwrapped(array)
+        source = kind(array.type)
+        if source == "null":
+            return pa.nulls(len(array), target)
+        if (source, kind(target)) not in _RULES:
+            raise WrongType(_wrong_type(array.type, target))
+        return _RULES[source, kind(target)](array, target)
     except pa.ArrowNotImplementedError:
         raise WrongType(_wrong_type(array.type, target)) from None
     except pa.ArrowInvalid:
@@ -71,13 +70,21 @@ def _unwrapped(array: Any) -> Any:
     """Encodings are undone, and known extension types read as what they store."""
     family = kind(array.type)
     if family == "dictionary":
-        return _unwrapped(array.dictionary_decode())
+        return _unwrapped(_take(array.dictionary, array.indices))
     if family == "run_end":
         return _unwrapped(pc.run_end_decode(array))
     if family == "extension":
         canonical(array.type)
         return _unwrapped(array.storage)
     return array
+
+
+def _take(values: Any, positions: Any) -> Any:
+    """pyarrow 26 cannot take from string views, which is how Polars exports its enums."""
+    try:
+        return values.take(positions)
+    except pa.ArrowNotImplementedError:
+        return exact_cast(values, canonical(values.type)).take(positions)
 
 
 def _safe(array: Any, target: Any) -> Any:
@@ -117,13 +124,16 @@ def _float_to_float(array: Any, target: Any) -> Any:
 
 def _int_to_decimal(array: Any, target: Any) -> Any:
     """Through a decimal that holds any integer: Arrow judges a direct cast by type alone."""
-    return _decimal_to_decimal(pc.cast(array, pa.decimal128(20, 0)), target)
+    return _from_decimal(pc.cast(array, pa.decimal128(20, 0)), target)
 
 
-def _decimal_to_decimal(array: Any, target: Any) -> Any:
+def _from_decimal(array: Any, target: Any) -> Any:
+    """Arrow rescales inside the decimal's own width, and even 0.00 of decimal32 fails as an int64.
+
+    76 digits leave room for every scale and every integer.
+    """
     if array.type == target:
         return array
-    # Arrow rescales inside the wider of the two types; 76 digits leave room for both scales.
     return pc.cast(pc.cast(array, pa.decimal256(76, array.type.scale)), target)
 
 
@@ -179,7 +189,7 @@ def _plain_list(array: Any) -> Any:
     starts = array.offsets.to_numpy()[: len(sizes)]
     ends = np.cumsum(sizes)
     positions = np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))
-    return _list_of(sizes, array.values.take(pa.array(positions)), array, plain)
+    return _list_of(sizes, _take(array.values, pa.array(positions)), array, plain)
 
 
 def _struct(array: Any, target: Any) -> Any:
@@ -213,9 +223,9 @@ _RULES: Final[dict[tuple[str, str], Cast]] = {
     ("float", "int"): _float_to_int,
     ("float", "float"): _float_to_float,
     ("float", "decimal"): _by_value,
-    ("decimal", "int"): _safe,
+    ("decimal", "int"): _from_decimal,
     ("decimal", "float"): _by_value,
-    ("decimal", "decimal"): _decimal_to_decimal,
+    ("decimal", "decimal"): _from_decimal,
     ("string", "string"): _safe,
     ("binary", "binary"): _safe,
     ("date", "date"): _moment,

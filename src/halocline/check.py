@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from halocline.rows import EngineState, TableState
+from halocline.rows.deletes import Tombstone
 
 
 def check_engine(engine: EngineState) -> list[str]:
@@ -60,7 +61,7 @@ def _check_keys(state: TableState) -> list[str]:
 
 def _check_tombstones(state: TableState) -> list[str]:
     problems = []
-    tombstones = list(state.deletes.ended.items())
+    tombstones = [(rowid, Tombstone(*one)) for rowid, one in state.deletes.ended.items()]
     for run in state.deletes.runs:
         tombstones += list(run.items())
     for rowid, tombstone in tombstones:

@@ -4,8 +4,8 @@
 
 Each column becomes two or three lines that test the common case in place (`type(v3) is int and
 ...`) and call the full check of values.py only when that fails: a subclass, a numpy scalar, a
-value that must change its type, or a mistake. A loop over check functions does the same in 1.3 us
-for five columns; the generated function takes 0.5 us.
+value that must change its type, or a mistake. For five columns the generated function takes 0.5 us,
+a loop over one generated function per column 1.0 us, a loop over the full checks 5.6 us.
 
 Invariants
 - Generated source holds nothing but names made here (`v0`, `n0`, `s0`) and integers. Names and

@@ -10,6 +10,8 @@ first offending row is found by halving it: the slow way is walked only on the w
 Invariants
 - Every chunk that came from outside passes `validate(full=True)` before any other kernel sees it:
   a wrong offset or length kills the process otherwise.
+- What becomes part of a table is never written to again. Arrow data is immutable by contract and
+  shared; a pandas frame exports memory that its owner may go on changing, so it is copied.
 - Nothing is dropped silently: an unknown column is an error. The one exception is the index that
   pandas adds, unless it bears the name of a column of the table that is not given otherwise.
 """
@@ -44,8 +46,8 @@ class Column(Protocol):
 
 
 def refuse_spark(data: Any) -> None:
-    """A Spark DataFrame is told by its class: this engine runs where pyspark is not installed."""
-    if any(cls.__module__.split(".")[0] == "pyspark" for cls in type(data).__mro__):
+    """A Spark DataFrame is not data yet: reading it is a job."""
+    if _comes_from("pyspark", data):
         raise UsageError(
             "this is a Spark DataFrame: load it with "
             "`from halocline import spark as hs; hs.load(df, db, table)`"
@@ -76,7 +78,21 @@ def read(data: Any) -> Any:
             column.validate(full=True)
         except pa.ArrowException as error:
             raise SchemaError(f"invalid Arrow data: {error}", column=field.name) from error
+    return _owned(table) if _comes_from("pandas", data) else table
+
+
+def _owned(table: Any) -> Any:
+    """A copy of the columns whose memory the caller can still write to. 0.5 ms a megabyte."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_primitive(field.type):
+            chunks = [pa.concat_arrays([chunk]) for chunk in table.column(at).chunks]
+            table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
     return table
+
+
+def _comes_from(package: str, data: Any) -> bool:
+    """Told by its class: the engine runs where that package is not installed."""
+    return any(cls.__module__.split(".")[0] == package for cls in type(data).__mro__)
 
 
 def _read(data: Any) -> Any:

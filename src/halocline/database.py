@@ -174,7 +174,10 @@ class Database:
             except ConflictError as error:
                 if not left:
                     raise
-                self._wait_visible(error.winner_ts)
+                if error.winner_ts:
+                    self._wait_visible(error.winner_ts)
+                else:
+                    self._clock.sleep(0.001)  # a rival that has not committed yet
         raise AssertionError("unreachable")
 
     # Tables.

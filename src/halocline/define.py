@@ -58,7 +58,7 @@ class Stored(NamedTuple):
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
-    """The form of `Schema.to_wire`: id, name, type text, nullable of each column; ids of the key."""
+    """`Schema.to_wire`: id, name, type text and nullable of each column; ids of the key."""
 
     columns: list[tuple[int, str, str, bool]]
     key: list[int]

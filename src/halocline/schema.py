@@ -77,6 +77,8 @@ class Schema:
         """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
         defined = read_definition(definition)
         positions = read_key(primary_key, defined)
+        if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
+            raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
             Column(
                 id=ColumnId(at + 1),
@@ -104,6 +106,10 @@ class Schema:
         return tuple(self.names[at] for at in self.key_positions)
 
     @cached_property
+    def key_set(self) -> frozenset[int]:
+        return frozenset(self.key_positions)
+
+    @cached_property
     def arrow(self) -> Any:
         """The pa.Schema of a canonical table."""
         return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
@@ -116,6 +122,12 @@ class Schema:
     def position(self, name: str) -> int:
         """The place of a column in a row, by its name in any case."""
         return self._names.position(name)
+
+    def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
+        """Permanent ids of some columns, ascending."""
+        columns = self.columns
+        ids = [columns[at].id for at in positions]
+        return tuple(ids) if len(ids) == 1 else tuple(sorted(ids))
 
     # Rows
 

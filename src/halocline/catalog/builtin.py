@@ -24,7 +24,7 @@ from typing import TypeAlias
 from halocline.catalog.entries import DatabaseEntry, IndexEntry, ObjectEntry, TableEntry
 from halocline.catalog.meta import MetaTable, MetaTxn
 from halocline.catalog.names import name_key
-from halocline.errors import UsageError
+from halocline.errors import NotFoundError, UsageError
 from halocline.ids import IndexId, ObjectId, TableId
 
 IndexKey: TypeAlias = tuple[TableId, IndexId]
@@ -50,14 +50,16 @@ class Builtin:
             self.delete_index(txn, index.table_id, index.id)
         return self.tables.delete(txn, name_key(name), name)
 
-    def insert_index(self, txn: MetaTxn, table: TableEntry, entry: IndexEntry) -> IndexEntry:
+    def insert_index(self, txn: MetaTxn, name: str, entry: IndexEntry) -> IndexEntry:
+        """Add an index to the table of that name; having read it, a drop of it is a conflict."""
+        table = self.tables.query(txn, name_key(name), name)
+        if table.id != entry.table_id:
+            raise NotFoundError("table", entry.table_id)
         known = {column.id for column in table.schema.columns}
         if not entry.columns or len(set(entry.columns)) < len(entry.columns):
             raise UsageError("an index needs at least one column, and each of them only once")
         if not known.issuperset(entry.columns):
             raise UsageError(f"table {table.name!r} has no columns {set(entry.columns) - known}")
-        # Reading the table by name makes a drop of it by another transaction a conflict.
-        self.tables.query(txn, name_key(table.name), table.name)
         return self.indexes.insert(txn, (table.id, entry.id), entry)
 
     def delete_index(self, txn: MetaTxn, table_id: TableId, index_id: IndexId) -> IndexEntry:

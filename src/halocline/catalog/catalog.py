@@ -36,7 +36,7 @@ from halocline.catalog.names import name_key
 from halocline.catalog.nodes import Buffer
 from halocline.catalog.replay import replay_database, replay_table
 from halocline.catalog.versions import Entry
-from halocline.ids import NEVER, TableId
+from halocline.ids import NEVER
 
 
 class Catalog:
@@ -47,11 +47,11 @@ class Catalog:
         self.lock = threading.RLock()
         self.floor = 0
         self.abandoned: deque[MetaTxn] = deque()
-        self._by_id: dict[TableId, TableEntry] = {}
+        self._by_id: dict[int, TableEntry] = {}
         self._next_id = {"table": 1, "index": 1, "database": 1}
         self._view: tuple[int, dict[str, TableEntry]] = (0, {})
+        # A plain attribute beside the tuple, because every commit asks for it.
         self.last_ddl_ts = 0
-        """The newest commit that changed the catalog. An attribute, because commits ask for it."""
 
     def table(self, name: str, ts: int) -> TableEntry | None:
         """The table of that name at `ts`, whatever its case."""
@@ -72,11 +72,11 @@ class Catalog:
             found = self.builtin.tables.all(ts)
         return sorted(found, key=lambda entry: entry.name)
 
-    def table_by_id(self, table_id: TableId) -> TableEntry | None:
+    def table_by_id(self, table_id: int) -> TableEntry | None:
         """The newest state of a table, dropped ones included until they are hard-deleted."""
         return self._by_id.get(table_id)
 
-    def indexes(self, table_id: TableId, ts: int) -> list[IndexEntry]:
+    def indexes(self, table_id: int, ts: int) -> list[IndexEntry]:
         """The indexes of a table at `ts`, by id."""
         found = [entry for entry in self.builtin.indexes.all(ts) if entry.table_id == table_id]
         return sorted(found, key=lambda entry: entry.id)
@@ -93,7 +93,7 @@ class Catalog:
         """Replay a node about the database itself."""
         return replay_database(self, node_type, payload, commit_ts)
 
-    def compact(self, floor: int, *, pinned: Collection[TableId] = ()) -> list[TableEntry]:
+    def compact(self, floor: int, *, pinned: Collection[int] = ()) -> list[TableEntry]:
         """Prune versions and hard-delete tables that were dropped at or before the floor.
 
         Pinned tables are still referenced by somebody and stay until a later call. Objects are

@@ -123,7 +123,7 @@ class CatalogTxn:
                 columns=tuple(columns),
                 desc=desc,
             )
-            entry = self._builtin.insert_index(txn, owner, index_entry(node))
+            entry = self._builtin.insert_index(txn, owner.name, index_entry(node))
             self._created((owner.id, entry.id), node)
         return entry
 
@@ -193,19 +193,20 @@ class CatalogTxn:
 
     @contextmanager
     def _changing(self) -> Iterator[MetaTxn]:
-        """The lock and the store for one command; a command that fails is taken back."""
+        """The lock and the store for one command; one that fails, Ctrl-C too, is taken back."""
         with self._catalog.lock:
             txn = self._open()
             self._catalog.reap()
-            mark = len(txn.writes)
+            mark, commands = len(txn.writes), self._commands
             try:
                 yield txn
             except BaseException:
                 txn.undo_to(mark)
+                self._commands = commands
                 raise
 
     def _created(self, subject: tuple[int, ...], node: Node) -> None:
-        self._commands.append(_Command(subject, *encode(node)))
+        self._commands = [*self._commands, _Command(subject, *encode(node))]
 
     def _dropped(self, subject: tuple[int, ...], node: Node) -> None:
         """Ids are never reused, so an earlier command on the very subject must have created it."""

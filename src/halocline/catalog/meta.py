@@ -89,7 +89,8 @@ class MetaTxn:
     def undo_to(self, mark: int) -> None:
         """Take out the nodes that were written after the first `mark` ones."""
         while len(self.writes) > mark:
-            self.writes.pop().undo()
+            self.writes[-1].undo()
+            self.writes.pop()
 
     def _finish(self) -> None:
         self.done = True
@@ -140,8 +141,9 @@ class MetaTable(Generic[K, V]):
         if rows:
             self._refuse_hidden(txn, rows[-1], key, shown)
         row: Row[V] = Row(value, owner=txn)
-        self._index[key] = (*rows, row)
+        # Noted first, done second: an interrupt in between leaves something that can be undone.
         txn.writes.append(_Write(self, key, row, None))
+        self._index[key] = (*rows, row)
         return value
 
     def delete(self, txn: MetaTxn, key: K, shown: object = None) -> V:
@@ -242,8 +244,8 @@ class MetaTable(Generic[K, V]):
 
     def _change(self, txn: MetaTxn, key: K, row: Row[V], value: V | None) -> None:
         version = Version(value, owner=txn)
-        row.add(version)
         txn.writes.append(_Write(self, key, row, version))
+        row.add(version)
 
     def _refuse_hidden(self, txn: MetaTxn, newest: Row[V], key: K, shown: object) -> None:
         """A key that is free in the transaction's view may have been taken outside of it."""

@@ -35,7 +35,7 @@ from halocline.catalog.entries import IndexEntry, TableEntry
 from halocline.catalog.names import check_name
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, IndexId, TableId
-from halocline.log.record import DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT
+from halocline.log import DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT
 
 if TYPE_CHECKING:
     from halocline.schema import Schema

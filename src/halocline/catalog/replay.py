@@ -21,7 +21,7 @@ from halocline.catalog import nodes
 from halocline.catalog.entries import DatabaseEntry, DatabaseId, TableEntry
 from halocline.catalog.meta import MetaTxn
 from halocline.errors import CorruptionError, HaloclineError, UsageError
-from halocline.ids import IndexId, TableId
+from halocline.ids import IndexId
 from halocline.schema import Schema
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def replay_table(
                 _expect(dropped.created_at < commit_ts, "dropped by its own commit", dropped)
             case nodes.CreateIndex():
                 catalog.note_id("index", node.index_id)
-                owner = _live(catalog, node.table_id)
-                catalog.builtin.insert_index(txn, owner, nodes.index_entry(node))
+                owner = _known(catalog, node.table_id)
+                catalog.builtin.insert_index(txn, owner.name, nodes.index_entry(node))
             case nodes.DropIndex():
-                owner = _live(catalog, node.table_id)
+                owner = _known(catalog, node.table_id)
                 catalog.builtin.delete_index(txn, owner.id, IndexId(node.index_id))
-    entry = catalog.table_by_id(TableId(node.table_id))
+    entry = catalog.table_by_id(node.table_id)
     assert entry is not None, "each branch above has found or made it"
     return entry
 
@@ -74,7 +74,7 @@ def replay_database(
 
 
 def _create_table(catalog: Catalog, txn: MetaTxn, node: nodes.CreateTable) -> None:
-    if catalog.table_by_id(TableId(node.table_id)) is not None:
+    if catalog.table_by_id(node.table_id) is not None:
         raise CorruptionError("log", f"table id {node.table_id} is created a second time")
     catalog.note_id("table", node.table_id)
     try:
@@ -88,8 +88,8 @@ def _create_table(catalog: Catalog, txn: MetaTxn, node: nodes.CreateTable) -> No
     catalog.builtin.insert_table(txn, nodes.table_entry(node, schema))
 
 
-def _live(catalog: Catalog, table_id: int) -> TableEntry:
-    entry = catalog.table_by_id(TableId(table_id))
+def _known(catalog: Catalog, table_id: int) -> TableEntry:
+    entry = catalog.table_by_id(table_id)
     if entry is None:
         raise CorruptionError("log", f"an index of table {table_id}, which does not exist")
     return entry

@@ -23,11 +23,12 @@ Invariants
 from __future__ import annotations
 
 from _thread import allocate_lock
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from halocline.config import Options
 from halocline.log.format import SECTOR
-from halocline.log.names import path_of
+from halocline.log.names import log_numbers, path_of
 from halocline.store import File, Files
 
 TRIM_BYTES_MIN: Final = 64 * 1024
@@ -51,6 +52,7 @@ class Allocator:
         self._mutex = allocate_lock()
         self._ready: list[Fresh] = []
         self._sealed: list[tuple[File, int]] = []
+        self._firsts: list[tuple[int, int]] = []
 
     def first_file(self, number: int) -> Fresh:
         """The file of a new epoch. FileExistsError if somebody has begun one meanwhile."""
@@ -99,6 +101,27 @@ class Allocator:
                 fresh = self._ready.pop()
                 fresh.file.close()
                 self._files.remove(path_of(fresh.number))
+
+    def note(self, first_order: int, number: int) -> None:
+        """Remember which file begins with which order."""
+        self._firsts.append((first_order, number))
+
+    def file_of(self, order: int) -> int:
+        """The last file that begins at or before that order."""
+        place = bisect_right(self._firsts, order, key=lambda first: first[0])
+        return self._firsts[max(place - 1, 0)][1]
+
+    def remove_before(self, keep: int) -> None:
+        """Delete files, oldest first, so that what is left never has a hole."""
+        for number in log_numbers(self._files):
+            if number < keep:
+                self._files.remove(path_of(number))
+
+    def trim_file(self, number: int, end: int) -> None:
+        """Trim a file of an earlier epoch."""
+        file = self._files.open(path_of(number))
+        trim(file, end)
+        file.close()
 
     def _forget(self, active: int) -> None:
         self._ready = [fresh for fresh in self._ready if fresh.number > active]

@@ -35,10 +35,10 @@ class Flusher:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        while not self._stopping.is_set():
             self._touched.wait()
-            if self._stopping.wait(self._interval):
-                return
-            # Clear first: what is written during the sync must be noticed again.
+            self._stopping.wait(self._interval)
+            # Clear first: what is written during the sync must be noticed again. `stop` sets
+            # _stopping before it touches, so a touch that is cleared here is seen by the loop.
             self._touched.clear()
             self._sync()

@@ -9,10 +9,13 @@
     thread C             enter, park .......... wakes: leads ====== write, sync ====== leave
     thread D                    append, enter, park ................................. wakes: done
 
-A lone thread never parks. Every parked thread has a lock of its own, so a leader wakes exactly the
-threads that are done, and the next leader first of all, which can be back in its system call
-before the others have the interpreter again. One lock for all would wake them one by one, each
-waking the next, and no sync would run meanwhile.
+While a leader is in its system call others append, and the next leader takes them all at once: a
+sync carries as many commits as arrived during the one before it. A lone thread never parks.
+
+Every parked thread has a lock of its own, so a leader wakes exactly the threads that are done, and
+the next leader first of all, which can be back in its system call before the others have the
+interpreter again. One lock for all would wake them one by one, each waking the next, and no sync
+would run meanwhile.
 
 Interrupts. An exception (Ctrl-C) can strike any thread between any two steps here. Whoever is
 struck calls `resume`: it gives up leadership if this thread has it, and wakes everybody. That is

@@ -146,7 +146,7 @@ def read_entries(image: bytes, base: int, limit: int, cursor: Cursor) -> Iterato
         lsns[group] = lsn
         order += 1
         at = end + 5
-        chain = crc32(view[end : end + 4])
+        chain = crc32(image[end : end + 4])
         cursor.offset = base + at
         cursor.order = order
         cursor.crc = crc

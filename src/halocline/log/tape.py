@@ -37,6 +37,10 @@ class Mark(NamedTuple):
     visible_ts: int
 
 
+Item = tuple[bytes, int, Mark]
+"""Bytes, their offset in the file, and what holds behind them."""
+
+
 class Tape:
     """The way of an entry from memory to the disk."""
 
@@ -49,7 +53,7 @@ class Tape:
         self._publisher = publisher
         self._syncing = allocate_lock()
         self.active = active
-        self.pending: list[tuple[bytes, int, Mark]] = [(header, 0, mark)]
+        self.pending: list[Item] = [(header, 0, mark)]
         self.written = self.synced = Mark(order, 0, visible_ts)
         self.durable = order
         """The highest order that a crash cannot take back."""
@@ -94,9 +98,6 @@ class Tape:
         """Say again how far the log is durable, with a newer timestamp."""
         with self._syncing:
             self._publisher.publish_ts(visible_ts)
-
-    def unsynced_bytes(self) -> int:
-        return self.written.end - self.synced.end
 
     def header_is_durable(self) -> bool:
         return self.synced.end > 0

@@ -1,17 +1,18 @@
 """The writer of the log: reserve, append, wait.
 
-    with commit_lock:  reserve ---> append ---> (fold)          wait (no lock held)
-                         |            |                           |
-                    room in a file  frame, put on the tape   leader: pwrite + sync all of it
-                                                             others: park until that reached them
+    with commit_lock:  reserve ---> (fold) ---> append          wait (no lock held)
+                         |                        |               |
+                    room in a file        frame, put on the   leader: pwrite + sync all of it
+                                          tape                others: park until that reached them
+
+The caller folds before it appends: a leader at work takes whatever is on the tape and makes it
+visible, and nobody may see half a commit. In async mode `append` itself gives the entry to the
+operating system, and `wait` has nothing left to do.
 
     order    1 2 3 4 5 6 7 8 9
              ------- synced, published, visible
                      --- written, not synced (async mode; in sync mode only while a leader works)
                          ----- pending: framed, in memory
-
-While the leader is in its system call, others append; the next leader takes them all at once. So
-with many threads a sync carries as many commits as arrived during the one before it.
 
 Why an interrupt (Ctrl-C) in `wait` is harmless. Writing and syncing can be broken off and begun
 again (tape.py), and so can taking turns (line.py). So after a first interrupt, in any place, `wait`
@@ -24,7 +25,8 @@ written. The log is poisoned: whoever waits gets outcome="unknown", whoever come
 
 Invariants
 - A file is whole and synced before its successor gets its first byte (`_switch`).
-- visible_ts moves only after the bytes behind it: synced, or in async mode handed over.
+- visible_ts moves only after the bytes behind it: synced, or in async mode handed over; and only
+  after the fold, because nothing is on the tape before it.
 - No byte is written that was not allocated before: a full disk fails in `reserve`.
 
 Lock order: the caller's commit lock, leadership (Line), the tape's. Nobody waits the other way.
@@ -32,34 +34,18 @@ Lock order: the caller's commit lock, leadership (Line), the tape's. Nobody wait
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import replace
 from typing import Final
-from zlib import crc32
 
 from halocline.clock import Clock
 from halocline.config import Durability, Options
 from halocline.errors import Outcome, UnavailableError, UsageError
-from halocline.log.allocate import Allocator, Fresh, trim
+from halocline.log.allocate import Allocator, Fresh
 from halocline.log.flusher import Flusher
-from halocline.log.format import (
-    ENTRY_EXTRA_MAX,
-    FIELDS,
-    GROUP_MAX,
-    HEADER_AT_MAX,
-    MARK,
-    MASKED,
-    PADS,
-    PAYLOAD_BYTES_MAX,
-    SEAL,
-    SECTOR,
-    U32,
-    ZERO_RUN,
-    file_seed,
-    mask,
-)
+from halocline.log.format import ENTRY_EXTRA_MAX, PAYLOAD_BYTES_MAX, SECTOR, file_seed
+from halocline.log.frame import frame
 from halocline.log.line import Line
-from halocline.log.names import LOG_DIRECTORY, log_numbers, path_of
+from halocline.log.names import LOG_DIRECTORY
 from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
@@ -72,9 +58,7 @@ _RESERVE_EXTRA: Final = ENTRY_EXTRA_MAX + SYSTEM_PAYLOAD_MAX + ENTRY_EXTRA_MAX
 _LAST: Final = 1 << 64
 """An order that is never reached: whoever waits for it wants to lead."""
 
-_pack_fields = FIELDS.pack
-_pack_seal = SEAL.pack
-_pack_u32 = U32.pack
+_new = tuple.__new__
 
 
 class Log:
@@ -86,27 +70,28 @@ class Log:
         self.uuid = recovery.uuid
         self.epoch = recovery.epoch + 1
         self.failed: BaseException | None = None
-        self._files = files
         self._line = Line()
         self._watchers = Watchers()
         self._allocator = Allocator(files, options)
         # Where the next entry goes. Changed under the commit lock only.
         self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
-        self._firsts = [(span.header.first_order, span.header.number) for span in recovery.spans]
-        fresh = self._allocator.first_file(recovery.tail.number + 1)
+        for span in recovery.spans:
+            self._allocator.note(span.header.first_order, span.header.number)
+        self._sync_always = durability == "sync"
+        self._unsynced_max = options.log_buffer_bytes
+        fresh = self._as_written(self._allocator.first_file(recovery.tail.number + 1))
         publisher = Publisher(files, self.uuid, self.epoch)
         self.visible_ts = self._ts = publisher.visible_ts
-        order = self._next.order - 1
-        self._reached = order
+        self._reached = order = self._next.order - 1
         header = self._begin(fresh)
         self._tape = Tape(fresh, header, publisher=publisher, order=order, visible_ts=self._ts)
         self._tape.write()
         self._tape.sync()
-        self._sync_always = durability == "sync"
-        self._unsynced_max = options.log_buffer_bytes
+        self._owed = False
         self._flusher: Flusher | None = None
         if not self._sync_always:
             self._flusher = Flusher(options.async_sync_ms / 1000, self._sync_or_poison)
+            self._touch = self._flusher.touch
 
     @classmethod
     def start(
@@ -126,9 +111,7 @@ class Log:
             files.makedirs(LOG_DIRECTORY)
             log = cls(files, recovery, options=options, durability=durability)
             if recovery.spans:
-                last = files.open(path_of(recovery.tail.number))
-                trim(last, recovery.tail.offset)
-                last.close()
+                log._allocator.trim_file(recovery.tail.number, recovery.tail.offset)
         except FileExistsError as error:
             raise UsageError(f"the log has been started already: {error}") from error
         except OSError as error:
@@ -147,38 +130,39 @@ class Log:
     def append(
         self, group: int, type: int, payload: bytes | bytearray | memoryview, visible_ts: int = 0
     ) -> int:
-        """Frame an entry; it is written by the next `wait`. Returns its order. 2 us."""
+        """Frame an entry and put it on its way; returns its order. 2 us, and a pwrite if async."""
         if self.failed is not None:
             raise self._refusal("not_committed")
-        if isinstance(payload, memoryview):
-            payload = bytes(payload)
-        size = len(payload)
-        if not 0 < group <= GROUP_MAX or not 0 <= type < MASKED or size > PAYLOAD_BYTES_MAX:
-            raise UsageError(f"no entry of group {group}, type {type:#x} and {size} bytes")
         at, tape = self._next, self._tape
-        order = at.order
-        lsn = at.lsns[group] + 1
-        if size >= 256 and ZERO_RUN in payload:
-            payload = mask(payload, order)
-            type |= MASKED
-        fields = _pack_fields(group, lsn, size, type, order, tape.durable)
-        header = fields + _pack_seal(crc32(fields, self._seed), MARK)
-        crc = crc32(payload, crc32(header, crc32(_pack_u32(at.crc))))
         offset = at.offset
-        gap = offset % SECTOR
-        pad = PADS[SECTOR - gap] if gap > HEADER_AT_MAX else b""
-        entry = b"".join((pad, header, payload, _pack_seal(crc, MARK)))
+        entry, crc = frame(at, self._seed, tape.durable, group, type, payload)
         end = offset + len(entry)
         if end > self._size:
-            raise UsageError(f"an entry of {size} bytes was not reserved")
+            raise UsageError(f"an entry of {len(payload)} bytes was not reserved")
         try:
             if visible_ts > self._ts:
                 self._ts = visible_ts
+            order = at.order
             at.order = order + 1
-            at.lsns[group] = lsn
+            at.lsns[group] += 1
             at.crc = crc
             at.offset = end
-            tape.pending.append((entry, offset, Mark(order, end, self._ts)))
+            mark = _new(Mark, (order, end, self._ts))
+            if self._sync_always:
+                tape.pending.append((entry, offset, mark))
+                return order
+            # Async: the commit lock makes us the only writer.
+            tape.active.file.pwrite(entry, offset)
+            tape.written = mark
+            if visible_ts > self.visible_ts:
+                self._see(visible_ts)
+            self._reached = order
+            self._touch()
+            if end > self._owed_at:
+                self._owed = True
+        except OSError as error:
+            self.poison(error)
+            raise self._refusal("unknown") from error
         except BaseException as interrupt:
             # Half an append: what is in memory no longer fits what will be written.
             self.poison(interrupt)
@@ -192,22 +176,32 @@ class Log:
         if order > self._reached:
             try:
                 self._take_turns(order)
-            except UnavailableError:
-                raise
             except BaseException:
                 self._settle(order)
                 raise
-            if self._tape.synced.end > self._spare_at:
-                self._tidy()
+        elif self._owed:
+            self._sync_or_poison()
+        if self._tape.synced.end > self._spare_at:
+            self._tidy()
+        if self._owed:
+            self._owed = False
+            self._owed_at = min(self._spare_at, self._tape.synced.end + self._unsynced_max)
+
+    def sync(self, order: int) -> None:
+        """Return when that order is durable, in async mode too."""
+        self.wait(order)
+        if self._tape.durable < order:
+            self._sync_or_poison()
+            if self._tape.durable < order:
+                raise self._refusal("unknown")
 
     def wait_visible(self, ts: int, timeout: float) -> bool:
         """Wait until visible_ts has reached `ts`; False when time is up."""
         if self.visible_ts < ts:
-            self._watchers.wait(
-                ts, timeout, lambda: self.visible_ts >= ts or self.failed is not None
-            )
-        if self.visible_ts < ts and self.failed is not None:
-            raise self._refusal("not_committed")
+            due = lambda: self.visible_ts >= ts or self.failed is not None  # noqa: E731
+            self._watchers.wait(ts, timeout, due)
+            if self.visible_ts < ts and self.failed is not None:
+                raise self._refusal("not_committed")
         return self.visible_ts >= ts
 
     def set_visible(self, ts: int) -> None:
@@ -225,17 +219,13 @@ class Log:
 
     def file_of(self, order: int) -> int:
         """The number of the file that holds that order, or that it would go to."""
-        place = bisect_right(self._firsts, (order, _LAST))
-        return self._firsts[max(place - 1, 0)][1]
+        return self._allocator.file_of(order)
 
     def truncate_before(self, file_number: int) -> None:
         """Delete whole files, oldest first (W-19). The one that is being written stays."""
         # A header that is not durable yet must not be the only one left.
-        active = self._tape.active.number
-        keep = min(file_number, active if self._tape.header_is_durable() else active - 1)
-        for number in log_numbers(self._files):
-            if number < keep:
-                self._files.remove(path_of(number))
+        keep = self._tape.active.number - (0 if self._tape.header_is_durable() else 1)
+        self._allocator.remove_before(min(file_number, keep))
 
     def close(self) -> None:
         """Make everything durable and let go. Twice is harmless."""
@@ -243,10 +233,7 @@ class Log:
             self._flusher.stop()
         if self.failed is None:
             try:
-                self._lead_alone()
-                self._tape.write()
-                self._tape.sync()
-                self._advance()
+                self._drain()
                 self._allocator.discard(self._tape.active.number)
                 self._allocator.trim_sealed()
                 self._line.resume()
@@ -276,11 +263,10 @@ class Log:
     def _switch(self, fresh: Fresh) -> None:
         """Seal the active file and begin this one."""
         try:
-            self._lead_alone()
-            self._tape.write()
-            self._tape.sync()
-            self._advance()
+            self._drain()
             self._move_to(fresh)
+            if not self._sync_always:
+                self._tape.write()
             self._line.resume()
         except OSError as error:
             self.poison(error)
@@ -291,11 +277,18 @@ class Log:
 
     def _move_to(self, fresh: Fresh) -> None:
         try:
+            fresh = self._as_written(fresh)
             self._allocator.retire(self._tape.active.file, self._next.offset)
             self._tape.move_to(fresh, self._begin(fresh))
         except BaseException as interrupt:
             self.poison(interrupt)
             raise
+
+    def _as_written(self, fresh: Fresh) -> Fresh:
+        """Async mode writes through memory (decision 0002)."""
+        if self._sync_always:
+            return fresh
+        return fresh._replace(file=fresh.file.mapped(fresh.size))
 
     def _begin(self, fresh: Fresh) -> bytes:
         """Let the next entry go to the beginning of this file; returns its header."""
@@ -307,7 +300,8 @@ class Log:
         self._seed = file_seed(fresh.number)
         self._size = fresh.size
         self._spare_at = fresh.size // 2
-        self._firsts.append((at.order, fresh.number))
+        self._owed_at = min(self._spare_at, self._unsynced_max)
+        self._allocator.note(at.order, fresh.number)
         return header.encode()
 
     def _tidy(self) -> None:
@@ -337,7 +331,7 @@ class Log:
         tape = self._tape
         try:
             tape.write()
-            if self._sync_always or tape.unsynced_bytes() > self._unsynced_max:
+            if self._sync_always or self._too_much_unsynced():
                 tape.sync()
         except OSError as error:
             self.poison(error)
@@ -352,16 +346,21 @@ class Log:
             mark = self._tape.written
             if self._flusher is not None:
                 self._flusher.touch()
-        if mark.visible_ts > self.visible_ts:
-            self._see(mark.visible_ts)
+        self._see(mark.visible_ts)
         self._reached = mark.order
 
-    def _lead_alone(self) -> None:
-        """Lead, and keep it until `Line.resume`."""
+    def _too_much_unsynced(self) -> bool:
+        return self._tape.written.end - self._tape.synced.end > self._unsynced_max
+
+    def _drain(self) -> None:
+        """Make durable all that was released; then still lead, until `Line.resume`."""
         while (ticket := self._line.enter(_LAST)) is not None:
             ticket.acquire()
             if self.failed is not None:
                 raise self._refusal("not_committed")
+        self._tape.write()
+        self._tape.sync()
+        self._advance()
 
     def _settle(self, order: int) -> None:
         """After an interrupt: finish what was begun, so that nobody is left waiting."""
@@ -387,8 +386,7 @@ class Log:
                 self._watchers.wake_up_to(ts)
 
     def _refusal(self, outcome: Outcome) -> UnavailableError:
-        reason = self.failed
-        text = str(reason) or type(reason).__name__
-        error = UnavailableError(f"the log is stopped: {text}", outcome=outcome)
-        error.__cause__ = reason
+        reason = str(self.failed) or type(self.failed).__name__
+        error = UnavailableError(f"the log is stopped: {reason}", outcome=outcome)
+        error.__cause__ = self.failed
         return error

@@ -25,9 +25,10 @@ def find(state: TableState, key: Any, ts: int) -> int:
     if tree.runs:
         return state.locate(key, ts)
     rowid = tree.recent.get(key, 0)
-    ended = state.deletes.find(rowid) if rowid else None
+    deletes = state.deletes
+    ended = rowid in deletes.ended or (deletes.runs and deletes.find(rowid) is not None)
     if state.last_ts <= ts:
-        return rowid if ended is None else 0
+        return 0 if ended else rowid
     return state.locate(key, ts)
 
 

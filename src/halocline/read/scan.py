@@ -70,9 +70,7 @@ def _alive(
     page: Page, runs: Sequence[TombstoneRun], visible: int, ts: int, without: Int64Array
 ) -> Mask | None:
     """Which of the first `visible` rows live at `ts`; None when all do."""
-    dead = [
-        np.array([offset for offset, ended in page.marks[:] if ended <= ts], dtype=np.int64)
-    ]
+    dead = [page.marks.until(ts)]
     dead += [page.offsets_of(run.within(page.start, page.end)) for run in runs]
     if len(without):
         begin, end = np.searchsorted(without, [page.start, page.end])

@@ -85,7 +85,8 @@ class DeletionBuffer:
     __slots__ = ("ended", "runs")
 
     def __init__(self) -> None:
-        self.ended: dict[int, Tombstone] = {}
+        # Plain tuples: the collector forgets those of plain values, and never a subclass.
+        self.ended: dict[int, tuple[int, int, tuple[int, ...], Any]] = {}
         self.runs: tuple[TombstoneRun, ...] = ()
 
     def __len__(self) -> int:
@@ -93,12 +94,13 @@ class DeletionBuffer:
 
     def find(self, rowid: int) -> Tombstone | None:
         found = self.ended.get(rowid)
-        if found is None and self.runs:
-            for run in self.runs:
-                found = run.find(rowid)
-                if found is not None:
-                    return found
-        return found
+        if found is not None:
+            return Tombstone(*found)
+        for run in self.runs:
+            tombstone = run.find(rowid)
+            if tombstone is not None:
+                return tombstone
+        return None
 
     def link(self, run: TombstoneRun) -> None:
         self.runs = (*self.runs, run)
@@ -106,7 +108,7 @@ class DeletionBuffer:
     def since(self, ts: int) -> Iterator[tuple[int, Tombstone]]:
         """Tombstones with commit_ts > ts, in no particular order. Caller holds the commit lock."""
         for rowid in reversed(self.ended):
-            tombstone = self.ended[rowid]
+            tombstone = Tombstone(*self.ended[rowid])
             if tombstone.commit_ts <= ts:
                 break
             yield rowid, tombstone
@@ -117,9 +119,9 @@ class DeletionBuffer:
     def between(self, since: int, until: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         """RowID, commit_ts and successor of every tombstone in (since, until]."""
         singles = [
-            (rowid, tombstone.commit_ts, tombstone.successor)
-            for rowid, tombstone in list(self.ended.items())
-            if since < tombstone.commit_ts <= until
+            (rowid, commit_ts, successor)
+            for rowid, (commit_ts, successor, _, _) in list(self.ended.items())
+            if since < commit_ts <= until
         ]
         columns = [np.array(singles, dtype=np.int64).reshape(-1, 3)]
         for run in self.runs:

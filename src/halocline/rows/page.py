@@ -31,6 +31,38 @@ from halocline.schema import Schema
 Row = tuple[object, ...]
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+_NONE: Int64Array = np.zeros(0, dtype=np.int64)
+
+
+class Marks:
+    """Offsets of rows that ended, and when. Two lists of ints: tuples would burden the collector
+    for as long as the page lives."""
+
+    __slots__ = ("offsets", "stamps")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.stamps: list[int] = []
+
+    def add(self, offset: int, ts: int) -> None:
+        self.stamps.append(ts)
+        self.offsets.append(offset)
+
+    def until(self, ts: int) -> Int64Array:
+        """Offsets of the rows that ended by `ts`."""
+        count = len(self.offsets)
+        if not count:
+            return _NONE
+        offsets = np.array(self.offsets[:count], dtype=np.int64)
+        return offsets[np.array(self.stamps[:count], dtype=np.int64) <= ts]
+
+    def moved(self, places: Int64Array, kept: Mask) -> Marks:
+        """The marks of the rows that are kept, at their new places."""
+        fresh = Marks()
+        for offset, ts in zip(self.offsets, self.stamps, strict=True):
+            if kept[offset]:
+                fresh.add(int(places[offset]), ts)
+        return fresh
 
 
 class ActivePage:
@@ -43,7 +75,7 @@ class ActivePage:
         self.start = start
         self.rows: list[Row] = []
         self.stamps: list[int] = []
-        self.marks: list[tuple[int, int]] = []
+        self.marks = Marks()
         self._prefix: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
@@ -110,7 +142,7 @@ class FrozenPage:
         arrow: pa.RecordBatch,
         stamps: Int64Array | int,
         *,
-        marks: list[tuple[int, int]] | None = None,
+        marks: Marks | None = None,
         rowids: Int64Array | None = None,
         end: int = 0,
     ) -> None:
@@ -118,7 +150,7 @@ class FrozenPage:
         self.start = start
         self.arrow = arrow
         self.stamps = stamps
-        self.marks: list[tuple[int, int]] = [] if marks is None else marks
+        self.marks = Marks() if marks is None else marks
         self.rowids = rowids  # None: ascending without gaps from `start`
         self.end = end or start + arrow.num_rows
         self._cells: Callable[[int], Row] | None = None
@@ -128,13 +160,13 @@ class FrozenPage:
 
     def row(self, rowid: int) -> Row | None:
         """The row of that version, or None when undo GC has removed it."""
-        offset = rowid - self.start if self.rowids is None else self._search(rowid)
-        if not 0 <= offset < self.arrow.num_rows:
-            return None
         cells = self._cells
         if cells is None:
             cells = self._cells = self.schema.cells(self.arrow)
-        return cells(offset)
+        if self.rowids is None:
+            return cells(rowid - self.start) if self.start <= rowid < self.end else None
+        offset = self._search(rowid)
+        return cells(offset) if offset >= 0 else None
 
     def stamp(self, rowid: int) -> int:
         if isinstance(self.stamps, int):
@@ -177,7 +209,7 @@ class FrozenPage:
             self.start,
             self.arrow.filter(pa.array(kept)),
             stamps,
-            marks=[(int(places[i]), ts) for i, ts in self.marks if kept[i]],
+            marks=self.marks.moved(places, kept),
             rowids=self.rowid_array(len(self))[kept],
             end=self.end,
         )

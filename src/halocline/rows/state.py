@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import TableEntry
-from halocline.rows.deletes import DeletionBuffer, Tombstone, TombstoneRun
+from halocline.rows.deletes import DeletionBuffer, TombstoneRun
 from halocline.rows.memtree import MemTree, Run
 from halocline.rows.page import ActivePage, FrozenPage, Int64Array, Page, Row
 
@@ -142,16 +142,32 @@ class TableState:
         """Versions that end and live on as a successor with the same key."""
         rowid = first_rowid
         key_of = self.key_of
-        ended = self.deletes.ended
         for target, row in zip(targets, rows, strict=True):
-            self._store(rowid, row, ts)
             key = None if key_of is None else key_of(row)
-            ended[target] = Tombstone(ts, rowid, changed, key)
-            self._mark(target, ts)
-            if key_of is not None:
-                self.tree.put(key, rowid)
+            self.update_row(target, changed, rowid, key, row, ts)
             rowid += 1
-        self.next_rowid = rowid
+
+    def update_row(
+        self, target: int, changed: tuple[int, ...], rowid: int, key: Any, row: Row, ts: int
+    ) -> None:
+        """`update` for one row whose key is known (None: no primary key)."""
+        active = self.shape.active
+        rows = active.rows
+        if rowid != active.start + len(rows) or len(rows) >= self.page_rows:
+            active = self._close(rowid)
+            rows = active.rows
+        active.stamps.append(ts)
+        rows.append(row)
+        self.deletes.ended[target] = (ts, rowid, changed, key)
+        # The memtree is told after page and tombstone: whoever finds the new version in it can
+        # walk to the old one.
+        if key is not None:
+            self.tree.put(key, rowid)
+        if target >= active.start:
+            active.marks.add(target - active.start, ts)
+        else:
+            self._mark(target, ts)
+        self.next_rowid = rowid + 1
 
     def update_run(
         self,
@@ -173,7 +189,7 @@ class TableState:
     def delete(self, targets: Sequence[int], keys: Sequence[Any], ts: int) -> None:
         """Versions that end without a successor."""
         for target, key in zip(targets, keys, strict=True):
-            self.deletes.ended[target] = Tombstone(ts, 0, (), key)
+            self.deletes.ended[target] = (ts, 0, (), key)
             self._mark(target, ts)
 
     def delete_run(self, targets: Int64Array, keys: Sequence[Any], ts: int) -> None:
@@ -188,13 +204,13 @@ class TableState:
 
     def page_of(self, rowid: int) -> Page | None:
         """The page whose range holds the RowID, or None."""
-        shape = self.shape
-        if rowid >= shape.active.start:
-            return shape.active if rowid < shape.active.end else None
-        place = bisect_right(shape.starts, rowid) - 1
+        starts, pages, active = self.shape
+        if rowid >= active.start:
+            return active if rowid < active.start + len(active.rows) else None
+        place = bisect_right(starts, rowid) - 1
         if place < 0:
             return None
-        page = shape.pages[place]
+        page = pages[place]
         return page if rowid < page.end else None
 
     def row(self, rowid: int) -> Row | None:
@@ -262,9 +278,9 @@ class TableState:
         if page is not None:
             if isinstance(page, FrozenPage) and page.rowids is not None:
                 for offset in page.offsets_of(self._arange(target, 1)):
-                    page.marks.append((int(offset), ts))
+                    page.marks.add(int(offset), ts)
             else:
-                page.marks.append((target - page.start, ts))
+                page.marks.add(target - page.start, ts)
 
     @staticmethod
     def _arange(first: int, count: int) -> Int64Array:

@@ -51,7 +51,7 @@ def _thin(state: TableState, page: FrozenPage, floor: int) -> set[int]:
 
 def _ended_by(state: TableState, page: FrozenPage, floor: int) -> Mask:
     dead = np.zeros(len(page), dtype=np.bool_)
-    dead[[offset for offset, ts in page.marks if ts <= floor]] = True
+    dead[page.marks.until(floor)] = True
     for run in state.deletes.runs:
         if run.commit_ts <= floor:
             dead[page.offsets_of(run.within(page.start, page.end))] = True

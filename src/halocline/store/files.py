@@ -56,6 +56,14 @@ class File(Protocol):
         """Write all of it, or raise OSError (then some of it may be written)."""
         ...
 
+    def mapped(self, size: int) -> File:
+        """The same file, written through memory: no system call for a pwrite below `size`.
+
+        This handle must not be used any more. For writers that sync now and then, not after every
+        write (see docs/decisions/0002-async-log-through-memory.md).
+        """
+        ...
+
     def sync(self) -> None:
         """Make content and size durable. After an error, what was unsynced is lost for good."""
         ...

@@ -76,6 +76,10 @@ class LocalFile:
     def sync(self) -> None:
         _sync(self._fd)
 
+    def mapped(self, size: int) -> LocalFile:
+        fd, self._fd = self._fd, -1
+        return MappedFile(fd, size)
+
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
@@ -105,6 +109,34 @@ class LocalFile:
             if count == 0:
                 raise OSError(errno.EIO, "the disk accepts no more bytes")
             written += count
+
+
+class MappedFile(LocalFile):
+    """A file whose pwrites go into mapped memory: 0.15 us, where the call took 7 us after a sync.
+
+    What is in the mapping belongs to the operating system as surely as what was given to pwrite: a
+    killed process loses nothing. A sync covers it too, at a higher price (500 us against 130), so
+    this is for async mode only.
+    """
+
+    __slots__ = ("_map",)
+
+    def __init__(self, fd: int, size: int) -> None:
+        super().__init__(fd)
+        self._map = mmap.mmap(fd, size)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        self._map[offset : offset + len(data)] = data
+
+    def truncate(self, size: int) -> None:
+        # Memory behind the new end would be a trap: no write through it may follow.
+        self._map.close()
+        super().truncate(size)
+
+    def close(self) -> None:
+        if hasattr(self, "_map"):
+            self._map.close()
+        super().close()
 
 
 class LocalLock:

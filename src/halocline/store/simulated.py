@@ -53,6 +53,9 @@ class SimulatedFile:
             partly=lambda keep: node.write(content[:keep], offset),
         )
 
+    def mapped(self, size: int) -> SimulatedFile:
+        return self  # a write is a step that can fail or tear, by whatever way it goes
+
     def sync(self) -> None:
         node = self._open()
         self._sequence.run("sync", self._path, node.sync, failed=node.fail_sync)

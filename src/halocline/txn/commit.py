@@ -2,7 +2,7 @@
 
     prepare (no lock: encode)
       '-> commit lock: final check, reserve log space, take commit_ts and RowIDs, patch them in,
-          append to the log buffer, fold into memory (not yet visible)
+          fold into memory (not yet visible), append to the log buffer
             '-> wait until the log is durable: visible_ts advances in order, acknowledge
 
 Why it is right
@@ -71,11 +71,22 @@ class Committer:
         self.clock = clock
         self.lock = Lock()
         self.next_ts = max(engine.ts_ceiling, engine.last_ts) + 1
+        self._wall_us = clock.wall_us
         self._ids = count(1)
         self._bulk_rows = engine.options.bulk_rows
 
     def commit(self, txn: Transaction) -> int:
         """Commit the transaction's changes; returns commit_ts once it is durable and visible."""
+        try:
+            return self._commit(txn)
+        except ConflictError:
+            # Two transactions with one token: the second has lost to its own twin.
+            known = self._known(txn)
+            if not known:
+                raise
+            return self._wait_known(known)
+
+    def _commit(self, txn: Transaction) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         checked = self._survey(tables, txn.snapshot)
         txn_id = next(self._ids)
@@ -119,8 +130,7 @@ class Committer:
         engine, log = self.engine, self.log
         schema = state.schema
         if target:
-            columns = schema.columns
-            ids = tuple(sorted([columns[position].id for position in changed]))
+            ids = schema.ids_of(changed)
             kind, body = DML_U, encode_rows((ids, (target,), (row,)))
         else:
             kind, ids, body = DML_A, (), encode_rows((row,))
@@ -137,21 +147,22 @@ class Committer:
             commit_ts = self.next_ts
             try:
                 self.next_ts = commit_ts + 1
-                wall_us = self.clock.wall_us()
+                wall_us = self._wall_us()
                 if wall_us < engine.wall_us:
                     wall_us = engine.wall_us
                 record = one_row_record(
                     next(self._ids), commit_ts, wall_us, log.epoch, kind, state.table_id, rowid, body
                 )
-                order = log.append(GROUP_COMMIT, AC, record, commit_ts)
                 state.last_ts = commit_ts
                 if target:
-                    state.update((target,), ids, rowid, (row,), commit_ts)
+                    state.update_row(target, ids, rowid, key, row, commit_ts)
                 else:
                     state.append_row(rowid, key, row, commit_ts)
                 engine.last_ts = commit_ts
                 engine.wall_us = wall_us
                 engine.times.add(commit_ts, wall_us)
+                # Fold first: once it is in the log it may become visible at any moment.
+                order = log.append(GROUP_COMMIT, AC, record, commit_ts)
             except BaseException as error:
                 log.poison(error)
                 raise
@@ -169,8 +180,7 @@ class Committer:
     def open_epoch(self) -> None:
         """First record of an epoch: what it may use, durable before anything is served."""
         with self.lock:
-            order = self.append_system(EPOCH, self._extend())
-        self.log.wait(order)
+            self._extend()
 
     def close_epoch(self) -> None:
         """Last record of an epoch: exactly what it used, so that the next leaves no gap."""
@@ -249,7 +259,7 @@ class Committer:
         payload = prepared.payload
         log.reserve(len(payload))
         if self.next_ts >= engine.ts_ceiling or self._short_of_rowids(prepared):
-            self.append_system(EPOCH, self._extend(prepared.rows))
+            self._extend(prepared.rows)
             log.reserve(len(payload))
         commit_ts = self.next_ts
         try:
@@ -266,7 +276,6 @@ class Committer:
                 node.first_rowid = state.next_rowid
                 patch_u64(payload, at, state.next_rowid)
                 state.next_rowid += node.count
-            order = log.append(GROUP_COMMIT, AC, payload, commit_ts)
             if txn.ddl is not None:
                 txn.ddl.commit(commit_ts)
                 for table_id in (*txn.created, *txn.dropped):
@@ -275,6 +284,7 @@ class Committer:
                         engine.add_table(entry)
             info = Info(commit_ts=commit_ts, wall_us=wall_us, epoch=log.epoch, token=txn.token)
             engine.fold(info, prepared.nodes)
+            order = log.append(GROUP_COMMIT, AC, payload, commit_ts)
         except BaseException as error:
             log.poison(error)
             raise
@@ -289,8 +299,12 @@ class Committer:
             if node.table_id in tables
         )
 
-    def _extend(self, rows: int = 0) -> bytes:
-        """Promise this epoch another block of timestamps and RowIDs."""
+    def _extend(self, rows: int = 0) -> None:
+        """Promise this epoch another block of timestamps and RowIDs. Caller holds the lock.
+
+        Durable before the first of them is used, in async mode too: whoever has seen a timestamp
+        must never meet it again. That is one sync in a million commits.
+        """
         engine = self.engine
         block = engine.options.sequence_block
         highest = max([engine.first_rowid, *(s.next_rowid for s in engine.tables.values())])
@@ -299,8 +313,9 @@ class Committer:
             ts_ceiling=max(engine.ts_ceiling, self.next_ts) + block,
             rowid_ceiling=max(engine.rowid_ceiling, highest + rows) + block,
         )
+        order = self.append_system(EPOCH, encode_system(node))
+        self.log.sync(order)
         engine.open_epoch(node)
-        return encode_system(node)
 
     def _known(self, txn: Transaction) -> int:
         """commit_ts of a token that another commit has brought meanwhile, else 0."""

@@ -52,8 +52,12 @@ def check_singles(changes: TableChanges, snapshot: int) -> list[Rebase]:
         return []
     for key in changes.inserted_keys():
         rowid = state.tree.newest(key)
-        if rowid and rowid not in changes.deletes and state.deletes.find(rowid) is None:
-            raise _conflict(changes, "the key was inserted by another transaction", key, state.stamp(rowid))
+        if rowid and state.deletes.find(rowid) is None:
+            # A live row from before the snapshot is one that we end ourselves.
+            stamp = state.stamp(rowid)
+            if stamp > snapshot:
+                reason = "the key was inserted by another transaction"
+                raise _conflict(changes, reason, key, stamp)
     for rowid, key in changes.deletes.items():
         tombstone = state.deletes.find(rowid)
         if tombstone is not None:

@@ -15,7 +15,6 @@ from halocline.read.duck import Duck
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.txn.commit import Committer
-from halocline.txn.workspace import Single
 
 if TYPE_CHECKING:
     from halocline.txn.transaction import Transaction
@@ -55,14 +54,9 @@ class Core:
         if self.closed:
             raise UsageError(self.closed)
 
-    def commit(self, txn: Transaction, single: Single | None) -> int:
+    def commit(self, txn: Transaction) -> int:
         if self.committer is None:
             raise UnavailableError("the database is open read-only")
-        if single is not None and txn.token is None:
-            commit_ts = self.committer.commit_single(txn.snapshot, single)
-            if commit_ts:
-                return commit_ts
-        txn.settle()
         return self.committer.commit(txn)
 
     def state_of(self, name: str, snapshot: int) -> TableState | None:

@@ -78,7 +78,11 @@ def update_where(
     """Set columns to constants in all rows that match."""
     found = _matching(core, txn, changes, where, params)
     schema = changes.schema
-    bulk, rest = _split_bulk(core, changes, found, touches_key=_touches_key(changes, values))
+    touches_key = not schema.key_set.isdisjoint(values)
+    bulk, rest = _split_bulk(core, changes, found, touches_key=touches_key)
+    if touches_key:
+        write.move_rows(changes, rest, values, txn.snapshot)
+        return len(rest)
     for row_id, row in rest:
         key = None if changes.state.key_of is None else changes.state.key_of(row)
         write.update_row(changes, row_id, key, row, dict(values), txn.snapshot)
@@ -170,8 +174,3 @@ def _rows(
 
 def _ids(table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.ascontiguousarray(table.column("_rowid").to_numpy())
-
-
-def _touches_key(changes: TableChanges, values: Mapping[int, Any]) -> bool:
-    return not set(values).isdisjoint(changes.schema.key_positions)
-

@@ -173,7 +173,7 @@ def _updates(changes: TableChanges, bulk_rows: int) -> list[Node]:
         groups.setdefault(frozenset(intent.changed), []).append(rowid)
     nodes: list[Node] = []
     for changed, targets in groups.items():
-        ids = tuple(sorted(int(changes.schema.columns[i].id) for i in changed))
+        ids = changes.schema.ids_of(changed)
         if len(targets) > bulk_rows:
             nodes.append(_update_run(changes, targets, ids))
         else:
@@ -219,6 +219,6 @@ def _part_node(table_id: int, part: Part, schema: Schema) -> Node:
         return Delete(table_id, targets, keys, bulk=True)
     if targets is None:
         return Append(table_id, table=table, run=run)
-    ids = tuple(sorted(int(schema.columns[i].id) for i in part.changed))
+    ids = schema.ids_of(part.changed)
     return Update(table_id, targets, ids, table=table, keys=keys, run=run)
 

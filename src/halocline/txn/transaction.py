@@ -14,7 +14,8 @@ Not here: how a change enters the workspace (write.py), what is visible (view.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 from halocline.catalog import CatalogTxn, TableEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.read.point import find
+from halocline.rows.page import Row
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema import Schema
@@ -57,6 +59,8 @@ class Transaction:
     _by_name: dict[str, TableChanges] = {}  # noqa: RUF012
     _state = "open"
     _single: Single | None = None
+    _seen: tuple[TableState, Any, int, Row] | None = None
+    """The row that was read last."""
     _fresh = True
     """Nothing written and nothing to record: reads may go straight to the table."""
     _writable = True
@@ -82,9 +86,28 @@ class Transaction:
     ) -> None:
         if self._state == "open":
             if kind is None:
-                self.commit()
+                if self._single is None or not self._commit_single():
+                    self.commit()
             else:
                 self.rollback()
+
+    def _commit_single(self) -> bool:
+        """Commit one row without detours; False when the general way must decide."""
+        core, single = self._core, self._single
+        if core.closed or core.committer is None or self.token is not None or single is None:
+            return False
+        try:
+            commit_ts = core.committer.commit_single(self.snapshot, single)
+        except BaseException:
+            self._finish("failed at commit")
+            raise
+        if not commit_ts:
+            return False
+        self.commit_ts = commit_ts
+        self._state = "committed"
+        self._writable = self._fresh = False
+        core.pins.pop(id(self), None)
+        return True
 
     def __del__(self) -> None:
         if self._state == "open":
@@ -98,8 +121,11 @@ class Transaction:
         if self.already_committed or not self._has_changes():
             self._finish("committed")
             return self.commit_ts
+        if self._single is not None and self._commit_single():
+            return self.commit_ts
+        self.settle()
         try:
-            self.commit_ts = self._core.commit(self, self._single)
+            self.commit_ts = self._core.commit(self)
         except BaseException:
             self._finish("failed at commit")
             raise
@@ -130,32 +156,19 @@ class Transaction:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
                 return self._insert_first(state, rows)
-        changes = self._by_name.get(table) or self._open_table(table)
+        changes = self._open_table(table)
         if not self._writable and not self._may_write():
             return _count(rows)
-        if type(rows) is dict:
-            return write.insert_row(changes, changes.schema.row(rows), self.snapshot)
-        if _is_rows(rows):
-            make = changes.schema.row
-            return write.insert_rows(changes, _checked(make, rows), self.snapshot)
-        data = changes.schema.table(rows)
-        if data.num_rows <= self._core.options.bulk_rows:
-            return write.insert_rows(changes, changes.schema.from_table(data), self.snapshot)
-        return write.insert_table(changes, data, self.snapshot)
+        with self._reading(changes):
+            return self._insert(changes, rows)
 
     def upsert(self, table: str, rows: Any) -> int:
         """Insert rows, or update those whose key exists; absent columns keep their value."""
         changes = self._open_table(table)
         if not self._may_write():
             return _count(rows)
-        if isinstance(rows, Mapping):
-            return write.upsert_rows(changes, [rows], self.snapshot)
-        if _is_rows(rows):
-            return write.upsert_rows(changes, list(rows), self.snapshot)
-        data = changes.schema.table(rows, columns="given")
-        if data.num_rows <= self._core.options.bulk_rows:
-            return write.upsert_rows(changes, data.to_pylist(), self.snapshot)
-        return write.upsert_table(changes, data, self.snapshot)
+        with self._reading(changes):
+            return self._upsert(changes, rows)
 
     def update(
         self,
@@ -188,7 +201,9 @@ class Transaction:
         if where is not None:
             self._read_whole(changes)
             return query.update_where(self._core, self, changes, where, params, checked)
-        write.update_key(changes, self._key(changes, key), checked, self.snapshot)
+        plain = changes.schema.key(key)
+        with self._reading(changes, [plain]):
+            write.update_key(changes, plain, checked, self.snapshot)
         return 1
 
     def delete(
@@ -208,7 +223,7 @@ class Transaction:
         if where is not None:
             self._read_whole(changes)
             return query.delete_where(self._core, self, changes, where, params)
-        plain = self._key(changes, key)
+        plain = changes.schema.key(key)
         if self.reads is not None:
             self._reads_of(changes).keys.add(plain)
         return write.delete_key(changes, plain, self.snapshot)
@@ -221,10 +236,14 @@ class Transaction:
             state = self._core.state_of(table, self.snapshot)
             if state is not None:
                 schema = state.schema
-                rowid = find(state, schema.key(key), self.snapshot)
+                plain = schema.key(key)
+                rowid = find(state, plain, self.snapshot)
                 row = state.row(rowid) if rowid else None
-                return None if row is None else schema.as_dict(row)
-        changes = self._by_name.get(table) or self._open_table(table)
+                if row is None:
+                    return None
+                self._seen = (state, plain, rowid, row)
+                return schema.as_dict(row)
+        changes = self._open_table(table)
         plain = changes.schema.key(key)
         if self.reads is not None:
             self._reads_of(changes).keys.add(plain)
@@ -233,8 +252,8 @@ class Transaction:
 
     def get_many(self, table: str, keys: Sequence[Any]) -> pa.Table:
         """The rows of these keys, in their order; absent keys are left out."""
-        changes = self._open_table(table)
-        plain = [self._key(changes, key) for key in keys]
+        changes = self._open_keyed(table)
+        plain = [changes.schema.key(key) for key in keys]
         if self.reads is not None:
             self._reads_of(changes).keys.update(plain)
         return visible_many(changes, plain, self.snapshot)
@@ -249,9 +268,9 @@ class Transaction:
         limit: int | None = None,
     ) -> pa.Table:
         """Rows with low <= key < high in key order; None leaves an end open."""
-        changes = self._open_table(table)
-        low = None if low is None else self._key(changes, low)
-        high = None if high is None else self._key(changes, high)
+        changes = self._open_keyed(table)
+        low = None if low is None else changes.schema.key(low)
+        high = None if high is None else changes.schema.key(high)
         if self.reads is not None:
             self._reads_of(changes).ranges.append((low, high))
         return visible_range(changes, low, high, self.snapshot, reverse=reverse, limit=limit)
@@ -338,7 +357,7 @@ class Transaction:
 
     def changes_of(self, name: str) -> TableChanges:
         """The workspace of a table by any spelling of its name."""
-        return self._by_name.get(name) or self._open_table(name)
+        return self._open_table(name)
 
     def settle(self) -> None:
         """Put a write that was kept aside into the workspace."""
@@ -348,6 +367,41 @@ class Transaction:
     def note_scan(self, changes: TableChanges) -> None:
         self._read_whole(changes)
 
+    def _insert(self, changes: TableChanges, rows: Any) -> int:
+        schema, snapshot = changes.schema, self.snapshot
+        if type(rows) is dict:
+            return write.insert_row(changes, schema.row(rows), snapshot)
+        if _is_rows(rows):
+            return write.insert_rows(changes, _checked(schema.row, rows), snapshot)
+        data = schema.table(rows)
+        if data.num_rows <= self._core.options.bulk_rows:
+            return write.insert_rows(changes, schema.from_table(data), snapshot)
+        return write.insert_table(changes, data, snapshot)
+
+    def _upsert(self, changes: TableChanges, rows: Any) -> int:
+        if isinstance(rows, Mapping):
+            return write.upsert_rows(changes, [rows], self.snapshot)
+        if _is_rows(rows):
+            return write.upsert_rows(changes, list(rows), self.snapshot)
+        data = changes.schema.table(rows, columns="given")
+        if data.num_rows <= self._core.options.bulk_rows:
+            return write.upsert_rows(changes, data.to_pylist(), self.snapshot)
+        return write.upsert_table(changes, data, self.snapshot)
+
+    @contextmanager
+    def _reading(self, changes: TableChanges, keys: Sequence[Any] = ()) -> Iterator[None]:
+        """A write that fails has told its caller something: serializable remembers what."""
+        try:
+            yield
+        except DuplicateKeyError as error:
+            if self.reads is not None and not error.inside_input:
+                self._reads_of(changes).keys.update(error.keys)
+            raise
+        except NotFoundError:
+            if self.reads is not None:
+                self._reads_of(changes).keys.update(keys)
+            raise
+
     def _insert_first(self, state: TableState, values: dict[str, Any]) -> int:
         """The first write of this transaction is one row: keep it aside (see commit_single)."""
         row = state.schema.row(values)
@@ -355,32 +409,38 @@ class Transaction:
         key = state.key_of(row)
         if find(state, key, self.snapshot):
             raise DuplicateKeyError(state.entry.name, [key])
-        self._single = Single(state, key, row, 0, frozenset())
+        self._single = (state, key, row, 0, ())
         self._fresh = False
         return 1
 
     def _update_first(self, state: TableState, key: Any, values: dict[str, Any]) -> bool:
         """The same for an update that leaves the key alone."""
-        rowid = find(state, key, self.snapshot)
-        old = state.row(rowid) if rowid else None
-        checked = state.schema.partial(values)
-        if old is None or not checked.keys().isdisjoint(state.schema.key_positions):
+        schema = state.schema
+        seen = self._seen
+        if seen is not None and seen[1] == key and seen[0] is state:
+            _, _, rowid, old = seen  # read, modify, write: the row is still at hand
+        else:
+            rowid = find(state, key, self.snapshot)
+            old = state.row(rowid) if rowid else None
+        checked = schema.partial(values)
+        if old is None or not schema.key_set.isdisjoint(checked):
             return False
         row = list(old)
         for position, value in checked.items():
             row[position] = value
-        self._single = Single(state, key, tuple(row), rowid, frozenset(checked))
+        self._single = (state, key, tuple(row), rowid, tuple(checked))
         self._fresh = False
         return True
 
     def _absorb(self, single: Single) -> None:
         """More than one write after all: move the first into an ordinary workspace."""
         self._single = None
-        changes = self._open_table(single.state.entry.name)
-        if single.rowid:
-            changes.update(single.rowid, single.key, single.row, set(single.changed))
+        state, key, row, rowid, changed = single
+        changes = self._open_table(state.entry.name)
+        if rowid:
+            changes.update(rowid, key, row, set(changed))
         else:
-            changes.insert(single.key, single.row)
+            changes.insert(key, row)
 
     def _open_table(self, name: str) -> TableChanges:
         self._check_usable()
@@ -404,17 +464,18 @@ class Transaction:
         return changes
 
     def _entry(self, name: str) -> TableEntry | None:
-        if self.ddl is not None:
-            return self.ddl.table(name)
+        if self.ddl is not None or self.reads is not None:
+            return self._sub().table(name)  # records the read
         return self._core.catalog.table(name, self.snapshot)
 
     def _entries(self) -> list[TableEntry]:
-        if self.ddl is not None:
-            return self.ddl.tables()
+        if self.ddl is not None or self.reads is not None:
+            return self._sub().tables()
         return self._core.catalog.tables(self.snapshot)
 
     def _hint(self) -> str:
-        names = [entry.name for entry in self._entries()]
+        # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
+        names = [entry.name for entry in self._core.catalog.tables(self.snapshot)]
         return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
 
     def _sub(self) -> CatalogTxn:
@@ -428,10 +489,11 @@ class Transaction:
     def _forget_names(self) -> None:
         self._by_name = {}
 
-    def _key(self, changes: TableChanges, key: Any) -> Any:
+    def _open_keyed(self, name: str) -> TableChanges:
+        changes = self._open_table(name)
         if changes.state.key_of is None:
-            raise UsageError(f"table {changes.entry.name!r} has no primary key")
-        return changes.schema.key(key)
+            raise UsageError(f"table {changes.entry.name!r} has no primary key; use scan or where=")
+        return changes
 
     def _reads_of(self, changes: TableChanges) -> Reads:
         assert self.reads is not None

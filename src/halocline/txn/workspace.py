@@ -40,15 +40,10 @@ class Batch(NamedTuple):
     deleted: BitMap
 
 
-class Single(NamedTuple):
-    """The only write of a transaction that writes one row: no workspace is built for it."""
-
-    state: TableState
-    key: Any
-    row: Row
-    rowid: int
-    """The committed row that is updated; 0 for an insert."""
-    changed: frozenset[int]
+Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
+"""The only write of a transaction that writes one row, kept aside without a workspace: table, key,
+row, the committed RowID that is updated (0 for an insert), the positions that changed. A plain tuple:
+a NamedTuple costs 0.25 us more."""
 
 
 class Intent:

@@ -91,8 +91,7 @@ def upsert_rows(
 ) -> int:
     """Insert or update dicts one by one; columns that are absent keep their value."""
     schema = changes.schema
-    if not schema.primary_key:
-        raise UsageError(f"table {changes.entry.name!r} has no primary key: upsert needs one")
+    _need_key(changes)
     steps: list[tuple[Any, Row, set[int] | None, int]] = []
     keys = set()
     for values in rows:
@@ -121,6 +120,7 @@ def upsert_rows(
 def upsert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Upsert an Arrow table that holds some of the columns, the key among them."""
     schema, name = changes.schema, changes.entry.name
+    _need_key(changes)
     if changes.own or changes.parts:
         # Own changes of the same keys are rare in bulk work; row by row is right for them.
         return upsert_rows(changes, table.to_pylist(), snapshot)
@@ -187,20 +187,13 @@ def update_row(
     changes: TableChanges, row_id: int, key: Any, old: Row, values: dict[int, Any], snapshot: int
 ) -> None:
     """Update a visible row; a change of its key becomes delete + insert."""
+    if changes.state.key_of is not None and not changes.schema.key_set.isdisjoint(values):
+        move_rows(changes, [(row_id, old)], values, snapshot)
+        return
     row = list(old)
     for position, value in values.items():
         row[position] = value
-    fresh = tuple(row)
-    key_of = changes.state.key_of
-    if key_of is not None and key_of(fresh) != key:
-        moved = key_of(fresh)
-        if see(changes, moved, snapshot)[0] is not None:
-            raise DuplicateKeyError(changes.entry.name, [moved])
-        remove(changes, row_id, key)
-        changes.insert(moved, fresh)
-    else:
-        changed = set(values).difference(changes.schema.key_positions)
-        replace(changes, row_id, key, fresh, changed)
+    replace(changes, row_id, key, tuple(row), set(values))
 
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
@@ -236,6 +229,40 @@ def remove(changes: TableChanges, row_id: int, key: Any) -> None:
     else:
         _leave_part(changes, row_id)
         changes.delete(row_id, key)
+
+
+def move_rows(
+    changes: TableChanges, rows: Sequence[tuple[int, Row]], values: Mapping[int, Any], snapshot: int
+) -> None:
+    """Update visible rows in their key columns: judged by the final picture, then applied."""
+    key_of = changes.state.key_of
+    assert key_of is not None
+    steps = []
+    for row_id, old in rows:
+        row = list(old)
+        for position, value in values.items():
+            row[position] = value
+        steps.append((row_id, key_of(old), key_of(tuple(row)), tuple(row)))
+    fresh = [step[2] for step in steps]
+    repeated = _repeated(fresh)
+    leaving = {step[1] for step in steps}
+    taken = [k for k in fresh if k not in leaving and see(changes, k, snapshot)[0] is not None]
+    if repeated or taken:
+        raise DuplicateKeyError(changes.entry.name, repeated or taken)
+    moving = [step for step in steps if step[1] != step[2]]
+    changed = set(values).difference(changes.schema.key_positions)
+    for row_id, key, new_key, row in steps:
+        if key == new_key:
+            replace(changes, row_id, key, row, changed)
+    for row_id, key, _, _ in moving:
+        remove(changes, row_id, key)
+    for _, _, new_key, row in moving:
+        changes.insert(new_key, row)
+
+
+def _need_key(changes: TableChanges) -> None:
+    if not changes.schema.primary_key:
+        raise UsageError(f"table {changes.entry.name!r} has no primary key: upsert needs one")
 
 
 def _leave_part(changes: TableChanges, rowid: int) -> set[int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 from dataclasses import FrozenInstanceError
 
+import msgspec
 import pytest
 
 from halocline.catalog import Catalog
+from halocline.catalog.nodes import CreateTable, decode, encode
 from halocline.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -17,7 +19,7 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.ids import NEVER, TableId
-from halocline.log.record import DDL_CD, DDL_CI, DDL_CT, DDL_DI, DDL_DT
+from halocline.log import DDL_CD, DDL_CI, DDL_CT, DDL_DI, DDL_DT
 from tests.unit.catalog.driver import SCHEMA, Driver, assert_equal, make, names
 
 
@@ -29,7 +31,7 @@ def driver() -> Driver:
 def ids_by_ts(catalog: Catalog, name: str, until: int) -> list[int | None]:
     """The id behind a name at 0, 1, 2, ..."""
     found = [catalog.table(name, ts) for ts in range(until + 1)]
-    return [entry and entry.id for entry in found]
+    return [entry.id if entry else None for entry in found]
 
 
 # -- C-12: five tables, one name -----------------------------------------------------------------
@@ -380,6 +382,8 @@ def test_a_transaction_below_the_floor_cannot_commit(driver: Driver) -> None:
     with pytest.raises(SnapshotExpiredError) as caught:
         sub.prepare()
     assert (caught.value.ts, caught.value.floor) == (0, 2)
+    driver.catalog.compact(1)
+    assert driver.catalog.floor == 2, "the floor never falls"
 
 
 # -- entries and ids -----------------------------------------------------------------------------
@@ -455,6 +459,15 @@ def test_c02_users_may_have_a_table_called_tables(driver: Driver) -> None:
     driver.drop("tables")
     assert driver.catalog.builtin.tables.keys() == ["tables", "indexes"]
     driver.check()
+
+
+def test_a_reader_that_holds_the_names_of_a_moment_keeps_them(driver: Driver) -> None:
+    driver.create("a")
+    last_ddl_ts, held = driver.catalog._view
+    before = dict(held)
+    driver.create("b")
+    driver.drop("a")
+    assert (last_ddl_ts, held) == (1, before), "a commit makes a new dict"
 
 
 # -- indexes and the database itself -------------------------------------------------------------
@@ -577,6 +590,8 @@ def test_replay_refuses_drops_that_do_not_fit(driver: Driver) -> None:
     with pytest.raises(CorruptionError, match="the log drops id 1"):
         catalog.apply(*drop, 2)
     assert ids_by_ts(catalog, "m", 2) == [None, 2, 2]
+    sub = catalog.begin(2, 2)
+    assert sub.drop_table("m").id == 2, "a node that was refused holds nothing"
     other = Catalog()
     other.apply(*create, 1)
     with pytest.raises(CorruptionError, match="by its own commit"):
@@ -591,6 +606,46 @@ def test_replay_refuses_timestamps_that_run_backwards(driver: Driver) -> None:
         catalog.apply(*second, 4)
     catalog.apply(*second, 5)
     assert names(catalog.tables(5)) == ["a", "b"]
+
+
+def test_replay_refuses_an_index_of_a_table_that_is_not_there(driver: Driver) -> None:
+    driver.create("m")
+    sub = driver.begin()
+    sub.create_index("m", index_type=1, columns=[1])
+    driver.commit(sub)
+    driver.drop("m")
+    driver.create("m")
+    create, index, drop, again = (nodes[0] for _, nodes in driver.log)
+    catalog = Catalog()
+    with pytest.raises(CorruptionError, match="table 1, which does not exist"):
+        catalog.apply(*index, 1)
+    catalog.apply(*create, 1)
+    catalog.apply(*drop, 2)
+    with pytest.raises(CorruptionError, match="table 'm' does not exist"):
+        catalog.apply(*index, 3)
+    catalog.apply(*again, 3)
+    with pytest.raises(CorruptionError, match="table 1 does not exist"):
+        catalog.apply(*index, 4)
+    assert catalog.builtin.indexes.keys() == []
+
+
+def test_replay_refuses_column_ids_that_pass_their_sequence(driver: Driver) -> None:
+    node_type, payload = _nodes(driver, "m")
+    node = decode(node_type, payload)
+    assert isinstance(node, CreateTable)
+    worse = encode(msgspec.structs.replace(node, next_column_id=2))
+    with pytest.raises(CorruptionError, match="pass their sequence"):
+        Catalog().apply(*worse, 1)
+
+
+def test_replay_refuses_a_schema_that_cannot_be_read(driver: Driver) -> None:
+    node_type, payload = _nodes(driver, "m")
+    node = decode(node_type, payload)
+    assert isinstance(node, CreateTable)
+    for schema in ({}, {"columns": 5}, {**node.schema, "columns": [[1]]}):
+        worse = encode(msgspec.structs.replace(node, schema=schema))
+        with pytest.raises(CorruptionError, match="schema of table 'm'"):
+            Catalog().apply(*worse, 1)
 
 
 def test_replay_accepts_ids_in_another_order_than_they_were_taken(driver: Driver) -> None:

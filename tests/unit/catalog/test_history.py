@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.catalog import Catalog, CatalogTxn
@@ -182,7 +182,7 @@ class World:
         replayed.compact(self.floor)
         assert_equal(catalog, replayed, self.driver.now)
         for life in self.lives:
-            entry = catalog.table_by_id(life.id)  # type: ignore[arg-type]
+            entry = catalog.table_by_id(life.id)
             if life.dropped > self.floor:
                 assert entry is not None
                 assert (entry.created_at, entry.dropped_at) == (life.created, life.dropped)
@@ -203,7 +203,6 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=300)
 def test_c01_histories_agree_with_a_model_and_with_their_replay(
     steps: list[tuple[str, int, str]],
 ) -> None:
@@ -230,7 +229,6 @@ def test_c01_histories_agree_with_a_model_and_with_their_replay(
         max_size=60,
     )
 )
-@settings(max_examples=200)
 def test_c01_histories_with_indexes_replay_to_the_same_catalog(
     steps: list[tuple[str, int, str]],
 ) -> None:

@@ -69,7 +69,7 @@ class Things:
     def history(self, key: str, until: int) -> list[str | None]:
         """The committed value at 0, 1, 2, ..."""
         found = [self.table.get(key, ts) for ts in range(until + 1)]
-        return [thing and thing.value for thing in found]
+        return [thing.value if thing else None for thing in found]
 
 
 @pytest.fixture
@@ -605,14 +605,12 @@ def test_c02_the_built_in_tables_are_four_and_fixed() -> None:
 def test_c03_each_built_in_table_can_insert_update_query_and_delete(name: str) -> None:
     table: MetaTable[Any, Any] = getattr(Builtin(), name)
     key, first, second = SAMPLES[name]
-    for ts, act in enumerate(
-        [
-            lambda txn: table.insert(txn, key, first),
-            lambda txn: table.update(txn, key, second),
-            lambda txn: table.delete(txn, key),
-        ],
-        start=1,
-    ):
+    acts: list[Callable[[MetaTxn], Any]] = [
+        lambda txn: table.insert(txn, key, first),
+        lambda txn: table.update(txn, key, second),
+        lambda txn: table.delete(txn, key),
+    ]
+    for ts, act in enumerate(acts, start=1):
         txn = MetaTxn(ts, ts - 1)
         act(txn)
         txn.prepare()

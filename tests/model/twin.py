@@ -1,0 +1,619 @@
+"""Twin: an engine and the model side by side, taking every step together.
+
+    step --> model: a value, or the errors it must fail with
+         '-> engine: a value, or an error              the two must agree
+
+Transactions live in numbered slots, all open at once on one thread. A step on a slot without one
+begins one first, so a history that was cut short still means something.
+
+The whole database is compared, not only what steps happen to read: by `compare`, which a history
+asks for when it likes, and at its end three times: the live database, one opened read-only that has
+folded the log by itself, and the same directory opened again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from halocline import (
+    ConflictError,
+    Database,
+    HaloclineError,
+    Options,
+    SnapshotExpiredError,
+    Transaction,
+    UsageError,
+)
+from halocline.clock import ManualClock
+from halocline.store import Files, LocalFiles
+from halocline.store.faulty import FaultyFiles
+from tests.model.model import Model, Refused, Txn
+from tests.model.shapes import (
+    PLACES,
+    SHAPES,
+    Aggregate,
+    Input,
+    Order,
+    Row,
+    Shape,
+    Where,
+    bag,
+)
+
+SLOTS = 4
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Memory:
+    """A disk in memory that can lose its power. Every sync is free, so commits are synced."""
+
+    durability = "sync"
+
+    def __init__(self) -> None:
+        self._files = FaultyFiles()
+
+    def files(self) -> Files:
+        return self._files
+
+    def lose_power(self, seed: int) -> None:
+        """Keep what was synced and a random part of the rest."""
+        self._files = self._files.crash_image(seed)
+
+    def remove(self) -> None:
+        pass
+
+
+class Disk:
+    """A directory. Commits are not synced, which changes nothing but the time it takes."""
+
+    durability = "async"
+
+    def __init__(self) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="halocline-model-"))
+
+    def files(self) -> Files:
+        return LocalFiles(self._root / "db")
+
+    def remove(self) -> None:
+        shutil.rmtree(self._root)
+
+
+class Twin:
+    """One database, twice."""
+
+    def __init__(self, store: Memory | Disk, *, bulk_rows: int, retention_s: int = 0) -> None:
+        self.store = store
+        self.clock = ManualClock()
+        self.options = Options(
+            page_rows=4,
+            batch_rows=3,
+            bulk_rows=bulk_rows,
+            log_file_bytes=8192,
+            log_file_bytes_first=4096,
+            sequence_block=16,
+            sql_threads=1,
+        )
+        self.retention_s = retention_s
+        self.model = Model(retention_us=retention_s * 1_000_000)
+        self.slots: list[tuple[Transaction, Txn] | None] = [None] * SLOTS
+        self.ended: list[Transaction] = []
+        self.follower: Database | None = None
+        self.contiguous = False
+        """Whether the next commit must get the very next timestamp: not after an opening."""
+        self.db = self._open()
+
+    # Transactions.
+
+    def begin(self, slot: int, *, serializable: bool = False, token: Any = None) -> None:
+        self.end(slot)
+        isolation = "serializable" if serializable else "snapshot"
+        txn = self.db.begin(isolation=isolation, token=token)
+        model = self.model.begin(serializable=serializable, token=token)
+        self.slots[slot] = (txn, model)
+        assert txn.snapshot == model.snapshot
+        assert txn.already_committed == bool(model.known_ts)
+
+    def begin_at(self, slot: int, at: int | datetime) -> None:
+        self.end(slot)
+        ts = at if isinstance(at, int) else self.model.ts_at(_us(at))
+        found = self.agree(lambda: self.model.begin_at(ts), lambda: self.db.begin(at=at), None)
+        if found is not None:
+            model, txn = found
+            assert txn.snapshot == ts
+            self.slots[slot] = (txn, model)
+
+    def begin_back(self, slot: int, back: int) -> None:
+        """So many timestamps ago; one below zero lies in the future."""
+        self.begin_at(slot, self._ago(back))
+
+    def begin_moment(self, slot: int, back: int, before: bool) -> None:
+        """At the wall clock of a commit so many commits ago, or just before it."""
+        walls = self.model.walls or [self.clock.now_us]
+        wall_us = walls[-1 - back % len(walls)] - before
+        self.begin_at(slot, EPOCH + timedelta(microseconds=wall_us))
+
+    def commit(self, slot: int) -> None:
+        txn, model = self.at(slot)
+        verdict, settled = self.model.verdict(model), self.model.settled(model)
+        wrote = model.wrote()
+        self._put_away(slot)
+        try:
+            ts = txn.commit()
+        except ConflictError as error:
+            assert verdict != "commits", f"the engine sees a conflict: {error}"
+            assert error.winner_ts == 0 or model.snapshot < error.winner_ts <= self.model.now
+            assert txn.commit_ts is None
+            self.model.conflict(model)
+            return
+        assert verdict != "conflicts", f"the engine sees no conflict and commits at {ts}"
+        assert txn.commit_ts == ts
+        if settled is not None:
+            assert ts == settled
+        elif wrote:
+            assert ts is not None
+            low, high = self.model.now + 1, self.model.now + (1 if self.contiguous else 1000)
+            assert low <= ts <= high, f"commit at {ts}, expected {low}..{high}"
+            self.contiguous = True
+        else:
+            assert ts is None, f"nothing was written, yet the commit took timestamp {ts}"
+        self.model.commit(model, ts, self.clock.now_us)
+        assert self.db.visible_ts == self.model.now
+
+    def rollback(self, slot: int) -> None:
+        txn, model = self.at(slot)
+        self._put_away(slot)
+        txn.rollback()
+        self.model.rollback(model)
+
+    def end(self, slot: int) -> None:
+        """Make room in a slot."""
+        if self.slots[slot] is not None:
+            self.rollback(slot)
+
+    def use_ended(self, choice: int) -> None:
+        """A transaction that is over refuses everything, whatever ended it."""
+        if self.ended:
+            txn = self.ended[choice % len(self.ended)]
+            for call in (
+                lambda: txn.get("num", 1),
+                lambda: txn.insert("num", {"n": 1, "c": 1}),
+                lambda: txn.scan("bare"),
+                lambda: txn.tables(),
+                lambda: txn.drop_table("num"),
+                lambda: txn.commit(),
+            ):
+                self.agree(_refuse_use, call)
+
+    # Writing.
+
+    def insert(self, slot: int, name: str, rows: Input) -> None:
+        txn, model = self.at(slot)
+        shape = self.model.shape(model, name) or SHAPES[0]
+        self.agree(
+            lambda: self.model.insert(model, name, rows.written(shape)),
+            lambda: txn.insert(name, rows.given(shape)),
+        )
+
+    def upsert(self, slot: int, name: str, rows: Input) -> None:
+        txn, model = self.at(slot)
+        shape = self.model.shape(model, name) or SHAPES[0]
+        self.agree(
+            lambda: self.model.upsert(model, name, rows.written(shape)),
+            lambda: txn.upsert(name, rows.given(shape)),
+        )
+
+    def update(
+        self, slot: int, name: str, place: int, values: Row, move: int | None = None
+    ) -> None:
+        txn, model = self.at(slot)
+        shape = self.model.shape(model, name) or SHAPES[0]
+        key, values = _key(shape, place), self._values(shape, values, move)
+        self.agree(
+            lambda: self.model.update(model, name, key, values),
+            lambda: txn.update(name, key, values),
+        )
+
+    def update_where(
+        self, slot: int, name: str, where: Where, values: Row, move: int | None = None
+    ) -> None:
+        txn, model = self.at(slot)
+        values = self._values(self.model.shape(model, name) or SHAPES[0], values, move)
+        params = list(where.params) or None
+        self.agree(
+            lambda: self.model.update_where(model, name, where, values),
+            lambda: txn.update(name, where=where.text, params=params, set=values),
+        )
+
+    def delete(self, slot: int, name: str, place: int) -> None:
+        txn, model = self.at(slot)
+        key = _key(self.model.shape(model, name) or SHAPES[0], place)
+        self.agree(lambda: self.model.delete(model, name, key), lambda: txn.delete(name, key))
+
+    def delete_where(self, slot: int, name: str, where: Where) -> None:
+        txn, model = self.at(slot)
+        self.agree(
+            lambda: self.model.delete_where(model, name, where),
+            lambda: txn.delete(name, where=where.text, params=list(where.params) or None),
+        )
+
+    # Reading.
+
+    def get(self, slot: int, name: str, place: int) -> None:
+        txn, model = self.at(slot)
+        key = _key(self.model.shape(model, name) or SHAPES[0], place)
+        self.agree(lambda: self.model.get(model, name, key), lambda: txn.get(name, key))
+
+    def get_many(self, slot: int, name: str, places: list[int]) -> None:
+        txn, model = self.at(slot)
+        shape = self.model.shape(model, name) or SHAPES[0]
+        keys = [_key(shape, place) for place in places]
+        self.agree(
+            lambda: self.model.get_many(model, name, keys),
+            lambda: _rows(txn.get_many(name, keys), shape),
+        )
+
+    def range(
+        self,
+        slot: int,
+        name: str,
+        low: int | None = None,
+        high: int | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        txn, model = self.at(slot)
+        shape = self.model.shape(model, name) or SHAPES[0]
+        first = None if low is None else _key(shape, low)
+        last = None if high is None else _key(shape, high)
+
+        def expected() -> list[Row]:
+            rows = self.model.range(model, name, first, last)
+            return (rows[::-1] if reverse else rows)[:limit]
+
+        self.agree(
+            expected,
+            lambda: _rows(txn.range(name, first, last, reverse=reverse, limit=limit), shape),
+        )
+
+    def scan(
+        self,
+        slot: int,
+        name: str,
+        where: Where | None = None,
+        order: Order | None = None,
+        limit: int | None = None,
+        stream: bool = False,
+    ) -> None:
+        txn, model = self.at(slot)
+        found = self.agree(
+            lambda: self.model.scan(model, name),
+            lambda: txn.scan(
+                name,
+                where=None if where is None else where.text,
+                params=None if where is None else list(where.params) or None,
+                order=None if order is None else order.given,
+                limit=limit,
+                stream=stream,
+            ),
+            None,
+        )
+        if found is None:
+            return
+        (shape, seen), table = found
+        rows = _rows(table.read_all() if stream else table, shape)
+        wanted = [row for row in seen if where is None or where.holds(row)]
+        assert len(rows) == len(wanted[:limit])
+        assert bag(rows, shape.columns) <= bag(wanted, shape.columns)
+        if order is not None:
+            assert [order.key(row) for row in rows] == sorted(map(order.key, wanted))[:limit]
+
+    def aggregate(self, slot: int, name: str, other: str, query: Aggregate) -> None:
+        txn, model = self.at(slot)
+
+        def expected() -> Row:
+            _, rows = self.model.scan(model, name)
+            if "{1}" not in query.text:
+                return query.answer(rows, [])
+            return query.answer(rows, self.model.scan(model, other)[1])
+
+        def actual() -> Row:
+            (row,) = txn.sql(query.text.format(name, other)).to_pylist()
+            return {column: None if value is None else int(value) for column, value in row.items()}
+
+        self.agree(expected, actual)
+
+    def count(self, name: str, back: int | None) -> None:
+        """Number of rows outside of any transaction, now or in the past."""
+        at = None if back is None else self._ago(back)
+
+        def expected() -> int:
+            txn = self.model.begin() if at is None else self.model.begin_at(at)
+            try:
+                return len(self.model.scan(txn, name)[1])
+            finally:
+                self.model.rollback(txn)
+
+        def there() -> None:
+            txn = self.model.begin()
+            try:
+                self.model.scan(txn, name)
+            finally:
+                self.model.rollback(txn)
+
+        found = self.agree(there, lambda: self.db.table(name), None)
+        if found is not None:
+            self.agree(expected, lambda: found[1].count(at=at))
+
+    def tables(self, slot: int) -> None:
+        txn, model = self.at(slot)
+        self.agree(lambda: self.model.table_names(model), txn.tables)
+
+    def changes(self, name: str, back: int, until: int | None) -> None:
+        end = None if until is None else self._ago(until)
+        self._compare_changes(self.db, self.model, name, self._ago(back), end)
+
+    # DDL.
+
+    def create(self, slot: int, name: str, shape: Shape, lenient: bool = False) -> None:
+        txn, model = self.at(slot)
+        key = list(shape.key) or None
+        self.agree(
+            lambda: self.model.create(model, name, shape, if_not_exists=lenient),
+            lambda: txn.create_table(name, shape.schema, key, if_not_exists=lenient),
+        )
+
+    def drop(self, slot: int, name: str, lenient: bool = False) -> None:
+        txn, model = self.at(slot)
+        self.agree(
+            lambda: self.model.drop(model, name, if_exists=lenient),
+            lambda: txn.drop_table(name, if_exists=lenient),
+        )
+
+    # The database.
+
+    def pause(self) -> None:
+        """Nothing happens."""
+
+    def turn_clock(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    def gc(self) -> None:
+        report = self.db.gc()
+        assert report["floor"] == self.db.floor == self.model.gc(self.clock.now_us)
+        self._check_expiry(self.db)
+
+    def reopen(self, power_loss: int | None) -> None:
+        """Close and open again; or lose the power, and open what the disk still has."""
+        for slot, pair in enumerate(self.slots):
+            if pair is not None:
+                self._put_away(slot)
+        self.model.close()
+        if power_loss is None or isinstance(self.store, Disk):
+            self._close_all()
+        else:
+            self.store.lose_power(power_loss)
+            self._close_all()
+        self.db = self._open()
+        self.compare(self.db)
+
+    def follow(self) -> None:
+        """A reader beside the writer, opened once, has what the log had when it looked."""
+        if self.follower is None:
+            self.follower = self._open(read_only=True)
+        follower = self.follower
+        with follower.begin() as txn:
+            seen = txn.snapshot
+        if self.store.durability == "sync":
+            assert seen == self.model.now
+            self.compare(follower)
+        else:
+            assert seen <= self.model.now
+            self._compare_tables(follower, seen)
+
+    def compare(self, db: Database) -> None:
+        """Everything that can be seen from outside, now and in the past."""
+        model = self.model
+        assert db.visible_ts == model.now
+        assert db.floor == model.floor
+        past = [ts for ts in model.commits if ts >= model.floor]
+        for ts in sorted({model.floor, model.now, *past[-3:], *past[:: max(1, len(past) // 3)]}):
+            self._compare_tables(db, ts)
+        for table in model.tables_at(model.now):
+            self._compare_changes(db, model, table.name, model.floor, None)
+            for ts in past[len(past) // 2 :][:1]:
+                self._compare_changes(db, model, table.name, ts, None)
+        self._check_expiry(db)
+
+    def finish(self) -> None:
+        """The end of a history: live, replayed by a reader, and opened again."""
+        for slot in range(SLOTS):
+            self.end(slot)
+        self.compare(self.db)
+        assert not self.db.check()
+        if self.store.durability == "sync":
+            self.follow()
+        self._close_all()
+        for read_only in (True, False):
+            db = self._open(read_only=read_only)
+            self.compare(db)
+            assert not db.check()
+            db.close()
+
+    def abandon(self) -> None:
+        """Let go of everything, also after a failure."""
+        try:
+            self._close_all()
+        finally:
+            self.store.remove()
+
+    # The two sides.
+
+    def agree(
+        self, expected: Callable[[], Any], actual: Callable[[], Any], compare: object = ...
+    ) -> tuple[Any, Any] | None:
+        """Run both. Returns both values, None when both refuse; None expected: any value will do."""
+        refused: Refused | None = None
+        wanted = None
+        try:
+            wanted = expected()
+        except Refused as error:
+            refused = error
+        try:
+            got = actual()
+        except HaloclineError as error:
+            assert refused is not None, f"refused, expected {wanted!r}: {error!r}"
+            assert isinstance(error, refused.errors), f"expected {refused.errors}, got {error!r}"
+            return None
+        assert refused is None, f"expected {refused.errors}, got {got!r}"
+        if compare is not None and wanted is not None:
+            assert got == wanted
+        return wanted, got
+
+    def at(self, slot: int) -> tuple[Transaction, Txn]:
+        if self.slots[slot] is None:
+            self.begin(slot)
+        pair = self.slots[slot]
+        assert pair is not None
+        return pair
+
+    # Private.
+
+    def _open(self, *, read_only: bool = False) -> Database:
+        self.contiguous = self.contiguous and read_only
+        return Database(
+            self.store.files(),
+            "model",
+            read_only=read_only,
+            durability=self.store.durability,
+            retention=self.retention_s,
+            options=self.options,
+            clock=self.clock,
+        )
+
+    def _close_all(self) -> None:
+        if self.follower is not None:
+            self.follower.close()
+            self.follower = None
+        self.db.close()
+
+    def _ago(self, back: int) -> int:
+        return max(0, self.model.now - back)
+
+    def _put_away(self, slot: int) -> None:
+        """The slot is free; the transaction is kept, to be misused later."""
+        pair = self.slots[slot]
+        assert pair is not None
+        self.ended = [*self.ended[-3:], pair[0]]
+        self.slots[slot] = None
+
+    def _values(self, shape: Shape, values: Row, move: int | None) -> Row:
+        values = {name: value for name, value in values.items() if name in shape.columns}
+        return values if move is None else shape.key_values(move) | values
+
+    def _compare_tables(self, db: Database, ts: int) -> None:
+        model = self.model
+        with db.begin(at=ts) as txn:
+            tables = model.tables_at(ts)
+            assert txn.tables() == sorted(table.name for table in tables)
+            for table in tables:
+                shape = table.shape
+                rows = [version.row for version in table.at(ts)]
+                found = _rows(txn.scan(table.name), shape)
+                assert bag(found, shape.columns) == bag(rows, shape.columns)
+                if shape.key:
+                    self._compare_keys(txn, table.name, shape, rows)
+        for table in tables:
+            if table.end > model.now:
+                assert db.table(table.name).count(at=ts) == len(table.at(ts))
+
+    def _compare_keys(self, txn: Transaction, name: str, shape: Shape, rows: list[Row]) -> None:
+        by_key = {shape.key_of(row): row for row in rows}
+        for place in range(PLACES):
+            assert txn.get(name, shape.key_at(place)) == by_key.get(shape.key_at(place))
+        ordered = [by_key[key] for key in sorted(by_key)]
+        assert _rows(txn.range(name), shape) == ordered
+        assert _rows(txn.get_many(name, sorted(by_key)), shape) == ordered
+
+    def _compare_changes(
+        self, db: Database, model: Model, name: str, since: int, until: int | None
+    ) -> None:
+        found = self.agree(
+            lambda: model.changes(name, since, until),
+            lambda: db.changes(name, since=since, until=until),
+            None,
+        )
+        if found is None:
+            return
+        wanted, table = found
+        events = table.to_pylist()
+        stamps = [event["_commit_ts"] for event in events]
+        assert stamps == sorted(stamps)
+        columns = table.column_names[:-2]
+        assert bag(events, [*columns, "_change", "_commit_ts"]) == bag(
+            ({**row, "_change": kind, "_commit_ts": ts} for ts, kind, row in wanted),
+            [*columns, "_change", "_commit_ts"],
+        )
+        self._check_feed_applies(model, name, columns, since, until, events)
+
+    def _check_feed_applies(
+        self,
+        model: Model,
+        name: str,
+        columns: list[str],
+        since: int,
+        until: int | None,
+        events: list[Row],
+    ) -> None:
+        """Whoever applies the events one by one, in their order, gets from one state to the other."""
+        end = model.now if until is None else until
+        table = next(t for t in model.tables_at(end) if t.name.casefold() == name.casefold())
+        state = bag((version.row for version in table.at(since)), columns)
+        key_at = [columns.index(part) for part in table.shape.key]
+        for event in events:
+            row = tuple(event[column] for column in columns)
+            if event["_change"] in {"delete", "update_before"}:
+                assert state[row] > 0
+                state[row] -= 1
+            else:
+                state[row] += 1
+                keys = [tuple(r[i] for i in key_at) for r, times in state.items() if times > 0]
+                assert not key_at or len(set(keys)) == len(keys)
+        if since <= end:
+            assert +state == bag((version.row for version in table.at(end)), columns)
+
+    def _check_expiry(self, db: Database) -> None:
+        """The floor can be read, what lies below it cannot."""
+        floor = self.model.floor
+        db.begin(at=floor).rollback()
+        if floor:
+            try:
+                db.begin(at=floor - 1)
+            except SnapshotExpiredError as error:
+                assert (error.ts, error.floor) == (floor - 1, floor)
+            else:
+                raise AssertionError(f"{floor - 1} can be read below the floor {floor}")
+
+
+def _rows(table: pa.Table, shape: Shape) -> list[Row]:
+    assert table.schema.equals(shape.schema)
+    return table.to_pylist()
+
+
+def _key(shape: Shape, place: int) -> Any:
+    """A key; for a table without one, something that looks like a key."""
+    return shape.key_at(place) if shape.key else place
+
+
+def _refuse_use() -> None:
+    raise Refused(UsageError)
+
+
+def _us(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)

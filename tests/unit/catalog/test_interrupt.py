@@ -1,0 +1,81 @@
+"""Ctrl-C at every line of a DDL command: the command is whole or absent, and nothing sticks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from halocline.catalog import CatalogTxn
+from halocline.catalog.meta import MetaTable
+from tests.unit.catalog.driver import Driver, make
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the n-th line that runs inside the catalog, once."""
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Interrupt | None:
+        if "catalog" not in frame.f_code.co_filename or "tests" in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+    def strikes(self, act: Callable[[], object]) -> bool:
+        """Run with the interrupt armed; was it reached?"""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            act()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+def replace(sub: CatalogTxn) -> None:
+    sub.drop_table("m")
+    make(sub, "M")
+
+
+def index(sub: CatalogTxn) -> None:
+    sub.create_index("m", index_type=1, columns=[1])
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("command", [replace, index])
+def test_an_interrupted_command_is_whole_or_absent(
+    command: Callable[[CatalogTxn], None], ending: str
+) -> None:
+    for line in range(1, 1000):
+        driver = Driver()
+        driver.create("m")
+        sub = driver.begin()
+        make(sub, "other")
+        struck = Interrupt(line).strikes(lambda sub=sub: command(sub))  # type: ignore[misc]
+        if ending == "commit":
+            driver.commit(sub)
+        else:
+            sub.rollback()
+        # What the log got is what the catalog has, and no node is left without a transaction.
+        driver.check()
+        builtin = driver.catalog.builtin
+        tables: list[MetaTable[Any, Any]] = [builtin.tables, builtin.indexes]
+        for table in tables:
+            rows = [row for generations in table._index.values() for row in generations]
+            nodes = [node for row in rows for node in row.chain or ()]
+            assert {row.owner for row in rows} <= {None}
+            assert {node.owner for node in nodes} <= {None}
+        if not struck:
+            assert line > 50, "the command was interrupted at each of its lines"
+            return
+    pytest.fail("the command never came to its end")
