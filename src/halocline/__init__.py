@@ -1,12 +1,12 @@
 """Halocline: transactions on top, analytics underneath, one copy of the data.
 
-    import halocline as hc
+import halocline as hc
 
-    with hc.open("shop") as db:
-        db.create_table("orders", {"id": int, "status": str}, primary_key="id")
-        with db.begin() as txn:
-            txn.insert("orders", {"id": 1, "status": "new"})
-        db.sql("select status, count(*) from orders group by 1")
+with hc.open("shop") as db:
+    db.create_table("orders", {"id": int, "status": str}, primary_key="id")
+    with db.begin() as txn:
+        txn.insert("orders", {"id": 1, "status": "new"})
+    db.sql("select status, count(*) from orders group by 1")
 """
 
 from halocline.config import Options

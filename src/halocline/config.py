@@ -1,6 +1,6 @@
 """Sizes and durations: every limit of the engine in one place, so that tests can make it tiny.
 
-    hc.open("shop", memory="1GB", retention="1d", options=Options(page_rows=4))
+hc.open("shop", memory="1GB", retention="1d", options=Options(page_rows=4))
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -39,7 +39,7 @@ from halocline.txn import Core, Transaction
 
 T = TypeVar("T")
 At = int | datetime | str
-EPOCH_START = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def open(
@@ -61,7 +61,7 @@ def open(
     files = local_files(path, read_only=read_only)
     return Database(
         files,
-        os.path.abspath(os.fspath(path)),
+        files.root,
         read_only=read_only,
         durability=durability,
         retention=retention,
@@ -141,7 +141,9 @@ class Database:
         txn = Transaction(core, self._log.visible_ts)
         if isolation != "snapshot":
             if isolation != "serializable":
-                raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
+                raise UsageError(
+                    f"isolation must be 'snapshot' or 'serializable', not {isolation!r}"
+                )
             txn.record_reads()
         if token is not None:
             checked = check_token(token)
@@ -164,20 +166,20 @@ class Database:
 
         Returns the function's result; None when the token had been committed before.
         """
-        for left in range(retries, -1, -1):
+        for attempt in range(retries + 1):
             try:
                 with self.begin(isolation=isolation, token=token) as txn:
                     if txn.already_committed:
                         return None
                     result = function(txn)
-                return result
+                return result  # noqa: RET504 (after the commit, which leaving the block does)
             except ConflictError as error:
-                if not left:
+                if attempt == retries:
                     raise
                 if error.winner_ts:
                     self._wait_visible(error.winner_ts)
-                else:
-                    self._clock.sleep(0.001)  # a rival that has not committed yet
+                else:  # a rival that has not committed yet
+                    self._clock.sleep(min(0.05, 0.001 * 2**attempt))
         raise AssertionError("unreachable")
 
     # Tables.
@@ -192,9 +194,7 @@ class Database:
     ) -> Table:
         """Create a table in a transaction of its own."""
         with self.begin() as txn:
-            txn.create_table(
-                name, schema, primary_key, layout=layout, if_not_exists=if_not_exists
-            )
+            txn.create_table(name, schema, primary_key, layout=layout, if_not_exists=if_not_exists)
         return Table(self, name)
 
     def drop_table(self, name: str, if_exists: bool = False) -> None:
@@ -340,7 +340,9 @@ class Database:
             raise NotFoundError("snapshot", at)
         if isinstance(at, datetime):
             if at.tzinfo is None:
-                raise UsageError("at= needs a datetime with a time zone, e.g. datetime.now(timezone.utc)")
+                raise UsageError(
+                    "at= needs a datetime with a time zone, e.g. datetime.now(timezone.utc)"
+                )
             elapsed = at - EPOCH_START
             ts = self._core.engine.times.at(
                 (elapsed.days * 86400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds

@@ -1,7 +1,7 @@
 """Opening a database: directory, lock, recovery, and the two ways to stay up to date.
 
-    Owner      holds the lock, recovers, starts an epoch, commits
-    Follower   read-only: folds what the owner has published, or what a closed database left
+Owner      holds the lock, recovers, starts an epoch, commits
+Follower   read-only: folds what the owner has published, or what a closed database left
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "obj
 
 def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
     """The database directory, made if it may be; UsageError when it is something else."""
-    root = Path(os.path.abspath(os.fspath(path)))
+    root = Path(path).absolute()
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file, not a database directory")
     if root.is_dir():

@@ -83,4 +83,3 @@ class Table:
 
 
 _COLUMN_OF = {"insert": "inserted", "update_after": "updated", "delete": "deleted"}
-

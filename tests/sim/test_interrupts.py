@@ -424,7 +424,7 @@ def _ride_out(tmp_path: Path, durability: str, seconds: float, seed: int) -> Non
             bench.refresh()
     bench.db.close()
     print(f"{interrupts} interrupts in {lives} lives")
-    assert interrupts > 10
+    assert interrupts >= 3
 
 
 @swallows
@@ -465,6 +465,7 @@ def test_a_timer_that_interrupts_a_loop_of_commits(tmp_path: Path) -> None:
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupts += 1
+            txn = None
             label = f"timer, round {round_}"
             _after(bench, Strike(True, returned, ""), key, label)
     finally:

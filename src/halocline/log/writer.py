@@ -180,7 +180,7 @@ class Log:
                 self._settle(order)
                 raise
         elif self._owed:
-            self._sync_or_poison()
+            self._sync_now()
         if self._tape.synced.end > self._spare_at:
             self._tidy()
         if self._owed:
@@ -191,7 +191,7 @@ class Log:
         """Return when that order is durable, in async mode too."""
         self.wait(order)
         if self._tape.durable < order:
-            self._sync_or_poison()
+            self._sync_now()
             if self._tape.durable < order:
                 raise self._refusal("unknown")
 
@@ -372,6 +372,13 @@ class Log:
         except BaseException as second:  # noqa: BLE001 the first interrupt is the one to raise
             self.poison(second)
 
+    def _sync_now(self) -> None:
+        """Async: what the flusher would do soon. An interrupt passes; the next one does it."""
+        try:
+            self._tape.sync()
+        except OSError as error:
+            self.poison(error)
+
     def _sync_or_poison(self) -> None:
         """The flusher's turn."""
         try:
@@ -387,6 +394,7 @@ class Log:
 
     def _refusal(self, outcome: Outcome) -> UnavailableError:
         reason = str(self.failed) or type(self.failed).__name__
-        error = UnavailableError(f"the log is stopped: {reason}", outcome=outcome)
+        text = f"the database stopped ({reason}): close it and open it again"
+        error = UnavailableError(text, outcome=outcome)
         error.__cause__ = self.failed
         return error

@@ -37,7 +37,9 @@ def parse_query(text: str) -> Query:
     tree = _parse_one(text)
     if not isinstance(tree, _READS):
         kind = tree.key.upper()
-        raise UsageError(f"only SELECT runs here, not {kind}; write through the transaction's methods")
+        raise UsageError(
+            f"only SELECT runs here, not {kind}; write through the transaction's methods"
+        )
     if tree.find(exp.Into) is not None:
         raise UsageError("SELECT ... INTO writes a table; use txn.insert with the result")
     defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
@@ -53,7 +55,7 @@ def parse_query(text: str) -> Query:
 def parse_where(text: str) -> str:
     """Check a predicate over one table; returns it as DuckDB text."""
     if not isinstance(text, str) or not text.strip():
-        raise UsageError("where= must be an SQL expression such as \"status = ?\"")
+        raise UsageError('where= must be an SQL expression such as "status = ?"')
     tree = _parse_one(f"select 1 from t where ({text}\n)")
     where = tree.args.get("where") if isinstance(tree, exp.Select) else None
     extra = [name for name, value in tree.args.items() if value and name not in _WHERE_ARGS]
@@ -95,8 +97,12 @@ def check_params(params: Sequence[object] | None) -> list[object]:
     return list(params)
 
 
-def _refuse(tree: exp.Expression, text: str) -> None:
-    for kind, name in ((exp.Query, "a subquery"), (exp.AggFunc, "an aggregate"), (exp.Window, "a window")):
+def _refuse(tree: exp.Expr, text: str) -> None:
+    for kind, name in (
+        (exp.Query, "a subquery"),
+        (exp.AggFunc, "an aggregate"),
+        (exp.Window, "a window"),
+    ):
         if tree.find(kind) is not None:
             raise UsageError(f"{name} is not allowed in {text!r}; use txn.sql")
 
@@ -105,16 +111,24 @@ def _table_name(table: exp.Table) -> str | None:
     """The plain name of a table; None for row makers; UsageError for everything else."""
     if isinstance(table.this, exp.Identifier):
         if table.args.get("db") or table.args.get("catalog"):
-            raise UsageError(f"unknown schema in {table.sql(dialect='duckdb')!r}: name the table alone")
+            raise UsageError(
+                f"unknown schema in {table.sql(dialect='duckdb')!r}: name the table alone"
+            )
         return str(table.name)
     inner = table.this
-    name = inner.name if isinstance(inner, exp.Anonymous) else inner.sql_name() if isinstance(inner, exp.Func) else ""
+    name = (
+        inner.name
+        if isinstance(inner, exp.Anonymous)
+        else inner.sql_name()
+        if isinstance(inner, exp.Func)
+        else ""
+    )
     if str(name).lower() in ROW_MAKERS:
         return None
     raise UsageError(f"table function {table.sql(dialect='duckdb')!r} is not allowed")
 
 
-def _parse_one(text: str) -> exp.Expression:
+def _parse_one(text: str) -> exp.Expr:
     if not isinstance(text, str):
         raise UsageError(f"SQL must be text, not {type(text).__name__}")
     try:

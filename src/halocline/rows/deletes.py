@@ -54,7 +54,7 @@ class TombstoneRun:
         self.successors = successors
         self.changed = changed
         self.keys = keys
-        self.view = memoryview(rowids)
+        self.view = np.ascontiguousarray(rowids).data
 
     def __len__(self) -> int:
         return len(self.rowids)
@@ -126,7 +126,9 @@ class DeletionBuffer:
         columns = [np.array(singles, dtype=np.int64).reshape(-1, 3)]
         for run in self.runs:
             if since < run.commit_ts <= until:
-                successors = np.zeros(len(run), np.int64) if run.successors is None else run.successors
+                successors = (
+                    np.zeros(len(run), np.int64) if run.successors is None else run.successors
+                )
                 stamps = np.full(len(run), run.commit_ts, np.int64)
                 columns.append(np.stack([run.rowids, stamps, successors], axis=1))
         table = np.concatenate(columns)

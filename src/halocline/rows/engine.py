@@ -14,11 +14,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 
+import numpy as np
+
 from halocline.catalog import Catalog, TableEntry
 from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, Record
-from halocline.rows.nodes import Append, Delete, Node, Update, decode_node, table_of
+from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, FloorNode, Info, JobNode, decode_info, decode_system
 from halocline.rows.tokens import Tokens
@@ -150,27 +152,19 @@ class EngineState:
 
 def fold_node(state: TableState, node: Node, ts: int) -> None:
     """One node into one table: the only place where rows change."""
+    first = node.first_rowid
     if isinstance(node, Append):
         if node.table is None:
-            state.append(node.first_rowid, node.rows, ts)
+            state.append(first, node.rows, ts)
         else:
-            state.append_run(node.first_rowid, node.table, node.run, ts)
+            state.append_run(first, node.table, node.run, ts)
     elif isinstance(node, Update):
-        if node.table is None:
-            state.update(node.targets, node.changed, node.first_rowid, node.rows, ts)
+        if isinstance(node.targets, np.ndarray):
+            assert node.table is not None
+            state.update_run(node.targets, node.changed, node.keys, first, node.table, node.run, ts)
         else:
-            state.update_run(
-                node.targets,
-                node.changed,
-                node.keys,
-                node.first_rowid,
-                node.table,
-                node.run,
-                ts,
-            )
+            state.update(node.targets, node.changed, first, node.rows, ts)
+    elif isinstance(node.targets, np.ndarray):
+        state.delete_run(node.targets, node.keys, ts)
     else:
-        assert isinstance(node, Delete)
-        if node.bulk:
-            state.delete_run(node.targets, node.keys, ts)
-        else:
-            state.delete(node.targets, node.keys, ts)
+        state.delete(node.targets, node.keys, ts)

@@ -49,7 +49,7 @@ class Run:
         self.rowids = rowids
         # bisect over a memoryview costs 0.9 us for a million keys, np.searchsorted 2.4 us.
         self.view: Sequence[Key] = (
-            memoryview(np.ascontiguousarray(keys)) if isinstance(keys, np.ndarray) else keys
+            np.ascontiguousarray(keys).data if isinstance(keys, np.ndarray) else keys
         )
 
     def __len__(self) -> int:
@@ -192,5 +192,3 @@ def size_bytes(tree: MemTree) -> int:
     """Rough memory of the tree, for reports: arrays exactly, dict entries at 170 bytes."""
     arrays = sum(run.rowids.nbytes * 2 for run in tree.runs)
     return arrays + 170 * len(tree.recent) + 100 * len(tree.older)
-
-

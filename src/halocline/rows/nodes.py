@@ -81,12 +81,11 @@ class Update:
 
 @dataclass(slots=True)
 class Delete:
-    """Versions that end."""
+    """Versions that end. Targets as an array, here and in Update, mean the bulk form."""
 
     table_id: int
     targets: Sequence[int] | Int64Array
     keys: Sequence[Any]
-    bulk: bool = False
     first_rowid: int = 0
 
     @property
@@ -110,7 +109,7 @@ def encode_node(node: Node, schema: Schema) -> tuple[int, bytes]:
         table = node.table.append_column("_target", pa.array(node.targets, pa.int64()))
         table = table.replace_schema_metadata({b"changed": _encode(node.changed)})
         return DML_U, HEAD.pack(VERSION, ARROW, node.table_id, 0) + _to_ipc(table)
-    if not node.bulk:
+    if not isinstance(node.targets, np.ndarray):
         keys = schema.encode_keys(node.keys) if schema.primary_key else _encode(None)
         body = _encode((list(node.targets), msgspec.Raw(keys)))
         return DML_D, HEAD.pack(VERSION, ROWS, node.table_id, 0) + body
@@ -143,7 +142,9 @@ def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> Node:
         if form == ARROW:
             return _decode_arrow(kind, table_id, first_rowid, body, schema)
     except (msgspec.MsgspecError, pa.ArrowException, StructError, ValueError, KeyError) as error:
-        raise CorruptionError("log", f"a node of table {table_id} cannot be decoded: {error}") from error
+        raise CorruptionError(
+            "log", f"a node of table {table_id} cannot be decoded: {error}"
+        ) from error
     raise CorruptionError("log", f"node form {form} is unknown")
 
 
@@ -179,12 +180,10 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
         rows = table.drop_columns("_target").replace_schema_metadata(None).cast(schema.arrow)
         keys = schema.keys_of(rows) if schema.primary_key else [None] * len(targets)
         run = key_run(rows, schema)
-        return Update(
-            table_id, targets, changed, table=rows, keys=keys, run=run, first_rowid=first
-        )
+        return Update(table_id, targets, changed, table=rows, keys=keys, run=run, first_rowid=first)
     if kind == DML_D:
         keys = schema.keys_of(table) if schema.primary_key else [None] * len(targets)
-        return Delete(table_id, targets, keys, bulk=True, first_rowid=first)
+        return Delete(table_id, targets, keys, first_rowid=first)
     raise ValueError(f"node type {kind} is not a DML node")
 
 
@@ -199,4 +198,5 @@ def _to_ipc(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=_IPC) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -75,13 +75,13 @@ def _forget(state: TableState, gone: set[int]) -> None:
             thinned.append(run)
         elif kept.any():
             keys = run.keys
-            left = keys[kept] if isinstance(keys, np.ndarray) else [
-                key for key, keep in zip(keys, kept, strict=True) if keep
-            ]
+            left = (
+                keys[kept]
+                if isinstance(keys, np.ndarray)
+                else [key for key, keep in zip(keys, kept, strict=True) if keep]
+            )
             thinned.append(Run(left, run.rowids[kept]))
     tree.runs = tuple(thinned)
     for rowid in gone:
         deletes.ended.pop(rowid, None)
-    deletes.runs = tuple(
-        run for run in deletes.runs if not np.isin(run.rowids, removed).all()
-    )
+    deletes.runs = tuple(run for run in deletes.runs if not np.isin(run.rowids, removed).all())

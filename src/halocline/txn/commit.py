@@ -11,9 +11,9 @@ Why it is right
 - A commit becomes visible only when it is durable, and durability follows log order, so a reader
   never sees a commit that a crash could take back (in sync mode).
 - Before a commit_ts is taken anything may fail and nothing has happened. After it, record and fold
-  must both happen: any exception there, Ctrl-C included, poisons the database (it refuses everything
-  until reopened) rather than leave a half-folded state. That window is a few microseconds; the long
-  wait for the disk is outside it.
+  must both happen: any exception there, Ctrl-C included, poisons the database (it refuses all
+  writes until reopened) rather than leave a half-folded state. That window is a few microseconds;
+  the long wait for the disk is outside it.
 - Nothing is encoded and no row of ours is visited under the lock unless others changed the table
   since our snapshot. A row that others updated in other columns sends us out of the lock to be
   rebased and encoded again; after ROUNDS_MAX times the rest is done without leaving it.
@@ -26,9 +26,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from halocline.clock import Clock
+from halocline.codec import encode as encode_rows
 from halocline.errors import ConflictError, UnavailableError
 from halocline.ids import NEVER
-from halocline.codec import encode as encode_rows
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
@@ -151,7 +151,14 @@ class Committer:
                 if wall_us < engine.wall_us:
                     wall_us = engine.wall_us
                 record = one_row_record(
-                    next(self._ids), commit_ts, wall_us, log.epoch, kind, state.table_id, rowid, body
+                    next(self._ids),
+                    commit_ts,
+                    wall_us,
+                    log.epoch,
+                    kind,
+                    state.table_id,
+                    rowid,
+                    body,
                 )
                 state.last_ts = commit_ts
                 if target:
@@ -320,7 +327,9 @@ class Committer:
     def _known(self, txn: Transaction) -> int:
         """commit_ts of a token that another commit has brought meanwhile, else 0."""
         if self.log.failed is not None:
-            raise UnavailableError("the database stopped after an error: close it and open it again")
+            raise UnavailableError(
+                "the database stopped after an error: close it and open it again"
+            )
         return self.engine.tokens.find(txn.token) if txn.token is not None else 0
 
     def _wait_known(self, commit_ts: int) -> int:

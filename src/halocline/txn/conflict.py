@@ -123,13 +123,20 @@ def rebase(step: Rebase) -> None:
 
 
 def check_reads(
-    state: TableState, name: str, snapshot: int, keys: Iterable[Any], ranges: Iterable[tuple[Any, Any]], whole: bool
+    state: TableState,
+    name: str,
+    snapshot: int,
+    keys: Iterable[Any],
+    ranges: Iterable[tuple[Any, Any]],
+    whole: bool,
 ) -> None:
     """Serializable: nothing that was read may have changed. Caller holds the commit lock."""
     if state.last_ts <= snapshot:
         return
     if whole:
-        raise ConflictError("a table that was read has changed", table=name, winner_ts=state.last_ts)
+        raise ConflictError(
+            "a table that was read has changed", table=name, winner_ts=state.last_ts
+        )
     for key in keys:
         _check_key(state, name, key, snapshot)
     for low, high in ranges:
@@ -144,7 +151,9 @@ def _check_key(state: TableState, name: str, key: Any, snapshot: int) -> None:
     tombstone = state.deletes.find(rowid)
     changed = tombstone.commit_ts if tombstone is not None else state.stamp(rowid)
     if changed > snapshot:
-        raise ConflictError("a row that was read has changed", table=name, key=key, winner_ts=changed)
+        raise ConflictError(
+            "a row that was read has changed", table=name, key=key, winner_ts=changed
+        )
 
 
 def _follow(changes: TableChanges, rowid: int, key: Any, mine: set[int]) -> int:
@@ -170,7 +179,11 @@ def _hits(parts: Iterable[Part], rowid: int) -> list[tuple[Part, int]]:
     for part in parts:
         if part.targets is not None:
             place = int(part.targets.searchsorted(rowid))
-            if place < len(part.targets) and part.targets[place] == rowid and place not in part.dropped:
+            if (
+                place < len(part.targets)
+                and part.targets[place] == rowid
+                and place not in part.dropped
+            ):
                 found.append((part, place))
     return found
 

@@ -66,7 +66,11 @@ class Core:
         is still right: a table that was dropped, or dropped and made again, ended before.
         """
         state = self._states.get(name)
-        if state is not None and state.created_at <= snapshot < state.dropped_at and not self.closed:
+        if (
+            state is not None
+            and state.created_at <= snapshot < state.dropped_at
+            and not self.closed
+        ):
             return state
         if self.closed or not isinstance(name, str):
             return None
@@ -82,6 +86,4 @@ class Core:
     def new_state(self, entry: TableEntry) -> TableState:
         """State of a table that exists only in the transaction that creates it."""
         engine = self.engine
-        return TableState(
-            entry, page_rows=engine.options.page_rows, first_rowid=engine.first_rowid
-        )
+        return TableState(entry, page_rows=engine.options.page_rows, first_rowid=engine.first_rowid)

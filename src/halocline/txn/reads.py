@@ -1,7 +1,7 @@
 """What a serializable transaction has read: keys, key ranges, or whole tables.
 
-Snapshot transactions record nothing. A `get` reads its key, also when it finds no row; a range reads
-its range, phantoms included; `sql` and predicate scans read their tables.
+Snapshot transactions record nothing. A `get` reads its key, also when it finds no row; a range
+reads its range, phantoms included; `sql` and predicate scans read their tables.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     workspace --nodes_of--> nodes (what the fold will apply) --encode--> payload with zeros for
                                                                           commit_ts, wall_us, RowIDs
 
-Under the commit lock only fixed-width fields are patched into the payload. Nodes follow the order of
-T-15: DDL, then per table deletes, updates, inserts.
+Under the commit lock only fixed-width fields are patched into the payload. Nodes follow the order
+of T-15: DDL, then per table deletes, updates, inserts.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
     if len(targets) > bulk_rows:
         targets.sort()
         keys = [changes.deletes[rowid] for rowid in targets]
-        nodes.append(Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys, bulk=True))
+        nodes.append(Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys))
     elif targets:
         nodes.append(Delete(changes.entry.id, targets, list(changes.deletes.values())))
     return nodes + _parts(changes, lambda part: part.table is None)
@@ -216,9 +216,8 @@ def _part_node(table_id: int, part: Part, schema: Schema) -> Node:
         run = None if table is None else key_run(table, schema)
     if table is None:
         assert targets is not None
-        return Delete(table_id, targets, keys, bulk=True)
+        return Delete(table_id, targets, keys)
     if targets is None:
         return Append(table_id, table=table, run=run)
     ids = schema.ids_of(part.changed)
     return Update(table_id, targets, ids, table=table, keys=keys, run=run)
-

@@ -9,7 +9,8 @@ All reads see one snapshot, fixed at begin, plus the transaction's own writes. A
 leaves the transaction as it was, usable; a failed commit ends it. Not thread-safe: one transaction
 belongs to one thread at a time, a Database to all of them.
 
-Not here: how a change enters the workspace (write.py), what is visible (view.py), commit (commit.py).
+Not here: how a change enters the workspace (write.py), what is visible (view.py), how it is
+committed (commit.py).
 """
 
 from __future__ import annotations
@@ -110,8 +111,12 @@ class Transaction:
         return True
 
     def __del__(self) -> None:
-        if self._state == "open":
-            self._finish("rolled back")
+        # Whatever an interrupt left undone: the snapshot is held no longer than this object lives.
+        core: Core | None = self.__dict__.get("_core")
+        if core is not None:
+            if self._state == "open":
+                self._finish("rolled back")
+            core.pins.pop(id(self), None)
 
     def commit(self) -> int | None:
         """Make the changes durable and visible; returns commit_ts, None when there were none."""
@@ -417,6 +422,7 @@ class Transaction:
         """The same for an update that leaves the key alone."""
         schema = state.schema
         seen = self._seen
+        old: Row | None
         if seen is not None and seen[1] == key and seen[0] is state:
             _, _, rowid, old = seen  # read, modify, write: the row is still at hand
         else:
@@ -527,7 +533,7 @@ class Transaction:
         if self.ddl is not None:  # harmless after its commit
             self.ddl.rollback()
         if self.changes:
-            self.changes = self._by_name = {}
+            self.changes, self._by_name = {}, {}
 
 
 def _is_rows(rows: Any) -> bool:

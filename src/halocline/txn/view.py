@@ -3,7 +3,8 @@
     own singles --miss--> own parts --miss--> table at the snapshot
 
 Internally every visible row has an id: positive ids are committed RowIDs (of the version that is
-seen, or that an own update replaces), negative ones are rows this transaction inserted. That is what
+seen, or that an own update replaces), negative ones are rows this transaction inserted. That is
+what
 `update` and `delete` by predicate act on.
 """
 
@@ -86,9 +87,7 @@ def visible_range(
         if part.run is not None:
             keys.update(part.run.slice(low, high))
     keys.update(
-        key
-        for key in changes.own
-        if (low is None or key >= low) and (high is None or key < high)
+        key for key in changes.own if (low is None or key >= low) and (high is None or key < high)
     )
     rows: list[Row] = []
     for key in sorted(keys, reverse=reverse):

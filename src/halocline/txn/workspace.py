@@ -42,8 +42,8 @@ class Batch(NamedTuple):
 
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
-row, the committed RowID that is updated (0 for an insert), the positions that changed. A plain tuple:
-a NamedTuple costs 0.25 us more."""
+row, the committed RowID that is updated (0 for an insert), the positions that changed. A plain
+tuple: a NamedTuple costs 0.25 us more."""
 
 
 class Intent:
@@ -89,9 +89,7 @@ class Part:
 
     def row(self, offset: int) -> Row:
         assert self.table is not None
-        return tuple(
-            self.table.column(i)[offset].as_py() for i in range(self.table.num_columns)
-        )
+        return tuple(self.table.column(i)[offset].as_py() for i in range(self.table.num_columns))
 
     def kept(self) -> Int64Array:
         """Offsets that were not taken back."""
@@ -197,9 +195,7 @@ class TableChanges:
         if part.table is None:
             self.commands.append(Kind.DELETE_COMMITTED)
         else:
-            self.commands.append(
-                Kind.INSERT if part.targets is None else Kind.UPDATE_COMMITTED
-            )
+            self.commands.append(Kind.INSERT if part.targets is None else Kind.UPDATE_COMMITTED)
 
     # Reading.
 

@@ -82,13 +82,11 @@ def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
         raise DuplicateKeyError(name, plain, total=len(plain))
     for key in [key for key in changes.own if run.find(key)]:
         del changes.own[key]  # ended before and inserted again: the part speaks for it now
-    changes.add_part(Part(table=table, run=run, keys=keys))
+    changes.add_part(Part(table=table, run=run))
     return int(table.num_rows)
 
 
-def upsert_rows(
-    changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapshot: int
-) -> int:
+def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapshot: int) -> int:
     """Insert or update dicts one by one; columns that are absent keep their value."""
     schema = changes.schema
     _need_key(changes)
@@ -104,11 +102,7 @@ def upsert_rows(
         if old is None:
             steps.append((key, schema.row(values), None, 0))
         else:
-            row = list(old)
-            for position, value in given.items():
-                row[position] = value
-            changed = set(given).difference(schema.key_positions)
-            steps.append((key, tuple(row), changed, row_id))
+            steps.append((key, _with(old, given), set(given) - schema.key_set, row_id))
     for key, row, changed, row_id in steps:
         if changed is None:
             changes.insert(key, row)
@@ -134,12 +128,13 @@ def upsert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     known = np.nonzero(rowids)[0]
     known = known[np.argsort(rowids[known], kind="stable")]
     if len(known):
-        given = [position for position, name in enumerate(schema.names) if name in table.column_names]
+        given = [
+            position for position, name in enumerate(schema.names) if name in table.column_names
+        ]
         base = take(changes.state, rowids[known])
         add_update_part(changes, base, rowids[known], table.take(known), given)
     if fresh.num_rows:
-        keys = schema.int_keys(fresh) if schema.int_key else schema.keys_of(fresh)
-        changes.add_part(Part(table=fresh, run=key_run(fresh, schema), keys=keys))
+        changes.add_part(Part(table=fresh, run=key_run(fresh, schema)))
     return int(table.num_rows)
 
 
@@ -190,10 +185,7 @@ def update_row(
     if changes.state.key_of is not None and not changes.schema.key_set.isdisjoint(values):
         move_rows(changes, [(row_id, old)], values, snapshot)
         return
-    row = list(old)
-    for position, value in values.items():
-        row[position] = value
-    replace(changes, row_id, key, tuple(row), set(values))
+    replace(changes, row_id, key, _with(old, values), set(values))
 
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
@@ -239,10 +231,9 @@ def move_rows(
     assert key_of is not None
     steps = []
     for row_id, old in rows:
-        row = list(old)
-        for position, value in values.items():
-            row[position] = value
-        steps.append((row_id, key_of(old), key_of(tuple(row)), tuple(row)))
+        row = _with(old, values)
+        changes.schema.check_key(key_of(row))
+        steps.append((row_id, key_of(old), key_of(row), row))
     fresh = [step[2] for step in steps]
     repeated = _repeated(fresh)
     leaving = {step[1] for step in steps}
@@ -250,7 +241,7 @@ def move_rows(
     if repeated or taken:
         raise DuplicateKeyError(changes.entry.name, repeated or taken)
     moving = [step for step in steps if step[1] != step[2]]
-    changed = set(values).difference(changes.schema.key_positions)
+    changed = set(values) - changes.schema.key_set
     for row_id, key, new_key, row in steps:
         if key == new_key:
             replace(changes, row_id, key, row, changed)
@@ -258,6 +249,14 @@ def move_rows(
         remove(changes, row_id, key)
     for _, _, new_key, row in moving:
         changes.insert(new_key, row)
+
+
+def _with(old: Row, values: Mapping[int, Any]) -> Row:
+    """The row with some of its values replaced."""
+    row = list(old)
+    for position, value in values.items():
+        row[position] = value
+    return tuple(row)
 
 
 def _need_key(changes: TableChanges) -> None:

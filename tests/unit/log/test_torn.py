@@ -240,9 +240,14 @@ def test_a_durable_entry_that_is_zeroed_is_corruption_because_a_later_one_knows_
 
 
 def test_a_durable_file_header_that_is_zeroed_is_corruption() -> None:
-    files = _written(3, 10)
-    numbers = log_numbers(files)
-    for number in numbers:
+    files = FaultyFiles()
+    for _ in range(2):
+        log, _ = start(files)
+        for number in range(20):
+            commit(log, payload(number))
+        log.close()
+    files.remove("published")
+    for number in log_numbers(files):
         head = image(files, number)[:SECTOR]
         put(files, number, 0, bytes(SECTOR))
         with pytest.raises(CorruptionError):
