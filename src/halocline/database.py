@@ -28,12 +28,12 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.log import FLOOR, read_log
-from halocline.opening import Reader, local_files, lock_for_writing, start_owner
+from halocline.opening import Reader, local_files, lock_for_writing, readable, start_owner
 from halocline.read import Duck, read_changes
 from halocline.rows.system import FloorNode, encode_system
 from halocline.rows.tokens import check_token
 from halocline.rows.undo import collect
-from halocline.store import Files
+from halocline.store import Files, Lock
 from halocline.table import Table
 from halocline.txn import Core, Transaction
 
@@ -58,7 +58,8 @@ def open(
     """
     if objects is not None:
         raise UsageError("objects= is not available in this version: leave it out")
-    files = local_files(path, read_only=read_only)
+    with readable(str(path)):
+        files = local_files(path, read_only=read_only)
     return Database(
         files,
         files.root,
@@ -95,20 +96,25 @@ class Database:
         options = options or Options()
         duck = Duck(memory_bytes=parse_size(memory), threads=options.sql_threads)
         self._reader: Reader | None = None
-        self._lock = None
-        if read_only:
-            self._reader = Reader(files, options)
-            self._core = Core(self._reader.engine, None, duck, self._clock)
-        else:
-            self._lock = lock_for_writing(files, path, self._clock)
-            try:
-                engine, log, committer = start_owner(files, options, self._clock, durability)
-            except BaseException:
-                self._lock.release()
-                raise
-            self._log = log
-            self._core = Core(engine, committer, duck, self._clock)
+        self._lock: Lock | None = None
+        with readable(path):
+            if read_only:
+                self._reader = Reader(files, options)
+                self._core = Core(self._reader.engine, None, duck, self._clock)
+            else:
+                self._own(options, durability, duck)
         _OPEN.add(self)
+
+    def _own(self, options: Options, durability: Durability, duck: Duck) -> None:
+        """Become the one writer."""
+        self._lock = lock_for_writing(self._files, self.path, self._clock)
+        try:
+            engine, log, committer = start_owner(self._files, options, self._clock, durability)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._log = log
+        self._core = Core(engine, committer, duck, self._clock)
 
     def __repr__(self) -> str:
         return f"<Database {self.path}{' (closed)' if self._core.closed else ''}>"
@@ -286,8 +292,9 @@ class Database:
         self._core.check_open()
         problems = check_engine(self._core.engine)
         try:
-            for _ in read_log(self._files, self._core.options).entries():
-                pass
+            with readable(self.path):
+                for _ in read_log(self._files, self._core.options).entries():
+                    pass
         except CorruptionError as error:
             problems.append(str(error))
         return problems
@@ -320,7 +327,8 @@ class Database:
 
     def _begin_reading(self, at: At | None) -> Transaction:
         if self._reader is not None:
-            self._reader.refresh()
+            with readable(self.path):
+                self._reader.refresh()
         snapshot = self.visible_ts if at is None else self._resolve(at, clamp=True)
         txn = Transaction(self._core, snapshot, read_only=True)
         # The pin is published, now look at the floor: GC looks in the other order.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock as ThreadLock
 
@@ -42,8 +44,8 @@ def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
 def lock_for_writing(files: Files, path: str, clock: Clock) -> Lock:
     """The one writer's lock; UnavailableError that names the holder."""
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since_us": clock.wall_us()}
-    files.makedirs("log")
     try:
+        files.makedirs("log")
         return files.lock("LOCK", json.dumps(holder).encode())
     except LockedError as error:
         raise UnavailableError(
@@ -70,6 +72,15 @@ def start_owner(
         log.close()
         raise
     return engine, log, committer
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """An error of the operating system while opening or reading becomes "try later"."""
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be read or opened: {error}") from error
 
 
 class Reader:

@@ -21,6 +21,9 @@ from tests.model.shapes import AGGREGATES, ORDERS, PLACES, SHAPES, WHERES, Input
 from tests.model.twin import SLOTS, Disk, Memory, Twin
 
 STEPS = 60
+"""Drawn per history. Some are pauses, which leaves a little more than fifty."""
+PASSER_BY = SLOTS - 1
+"""A slot whose transactions commit after one step, under the noses of the others."""
 NAMES = ("num", "pair", "bare", "temp")
 FORMS = ("dict", "list", "arrow")
 WRITES = {"insert", "upsert", "update", "update_where", "delete", "delete_where", "create", "drop"}
@@ -94,8 +97,8 @@ def _partials() -> list[Row]:
     values = {"a": (0, 1, 2, None), "b": ("x", "y", None), "c": (0, 1, 2)}
     found: list[Row] = []
     for names in (("c",), ("a", "c"), ("b", "c"), ("a", "b", "c"), ("a",), ("b",), ("a", "b")):
-        for picked in product(*(values[name] for name in names)):
-            found.append(dict(zip(names, picked, strict=True)))
+        picks = product(*(values[name] for name in names))
+        found += [dict(zip(names, picked, strict=True)) for picked in picks]
     return found
 
 
@@ -104,7 +107,7 @@ FULL = [values for values in PARTIALS if "c" in values]
 WRONG = [{"c": None}, {"a": 1, "b": "x"}]
 
 values = st.sampled_from([*PARTIALS, WRONG[0]])
-wheres = st.sampled_from(WHERES)
+wheres = st.sampled_from((*WHERES, *WHERES[:2], *WHERES[:2]))
 limits = st.none() | st.integers(0, 5)
 lenient = st.booleans()
 some_back = st.integers(-1, 12)
@@ -128,27 +131,28 @@ def inputs(draw: Any, rows: list[Row], places: int, forms: tuple[str, ...] = FOR
 
 
 def _step(call: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
-    """A step that may be followed by a commit if it writes."""
-    commits = st.sampled_from((False, True) if call in WRITES else (False,))
+    """A step; now and then its transaction commits right away. That of the passer-by always does."""
     drawn = st.fixed_dictionaries(arguments)
-    return st.builds(Step, st.just(call), drawn, commits)
+    if call not in WRITES:
+        return drawn.map(lambda given: Step(call, given))
+    often = st.integers(0, 9)
+    return st.builds(
+        lambda given, dice: Step(call, given, dice == 9 or given["slot"] == PASSER_BY),
+        drawn,
+        often,
+    )
 
 
 def _kinds(slots: int, names: tuple[str, ...], places: int) -> dict[str, st.SearchStrategy[Step]]:
     """Every kind of step, with transactions, tables and keys to choose from."""
-    slot, name, place = (
-        st.integers(0, slots - 1),
-        st.sampled_from(names),
-        st.integers(0, places - 1),
-    )
+    slot = st.sampled_from((*range(slots), PASSER_BY))
+    name = st.sampled_from(names)
+    place = st.integers(0, places - 1)
     move = st.one_of(st.none(), st.none(), st.none(), place)
+    begin = {"slot": st.integers(0, slots - 1), "serializable": st.booleans()}
     return {
-        "begin": _step(
-            "begin",
-            slot=slot,
-            serializable=st.booleans(),
-            token=st.one_of(st.none(), st.none(), st.sampled_from(TOKENS)),
-        ),
+        "begin": _step("begin", **begin, token=st.none()),
+        "begin_token": _step("begin", **begin, token=st.sampled_from(TOKENS)),
         "begin_back": _step("begin_back", slot=slot, back=some_back),
         "begin_moment": _step("begin_moment", slot=slot, back=some_back, before=st.booleans()),
         "commit": _step("commit", slot=slot),
@@ -200,20 +204,23 @@ def _kinds(slots: int, names: tuple[str, ...], places: int) -> dict[str, st.Sear
     }
 
 
-WIDE = _kinds(SLOTS, (*NAMES, *NAMES[:3], "NUM"), PLACES)
-NARROW = [_kinds(3, pair, 3) for pair in (("num", "bare"), ("pair", "num"), ("temp", "pair"))]
-"""Few tables and few rows, so that transactions meet."""
+WIDE = _kinds(SLOTS - 1, (*NAMES, *NAMES[:3], "NUM"), PLACES)
+NARROW = [_kinds(2, names, 5) for names in (("num",), ("pair", "bare"), ("num", "temp"))]
+"""Few transactions, tables and rows, so that they meet."""
 
+ENDS = "begin commit commit rollback"
 READS = "get get_many range scan scan_all aggregate tables"
-MOODS: dict[str, str] = {
-    "everything": " ".join(WIDE) + " insert upsert update commit",
-    "rows": f"begin commit commit rollback insert upsert update update_where delete delete_where {READS}",
-    "updates": "begin commit commit update update update upsert insert delete get scan_all changes",
-    "bulk": "begin commit commit insert upsert update_where delete_where update scan_all get range gc",
-    "serializable": f"begin begin begin commit commit insert upsert update delete create drop {READS}",
-    "ddl": "begin commit commit rollback create create drop drop insert tables get scan_all gc changes",
-    "past": "insert upsert update delete begin_back begin_moment turn_clock gc count changes scan_all",
-    "restarts": "begin commit insert upsert update delete create drop gc reopen follow changes use_ended",
+WRITES_ROWS = "insert upsert update update_where delete delete_where"
+MOODS = {
+    "everything": f"{' '.join(WIDE)} {WRITES_ROWS} commit",
+    "rows": f"{ENDS} {WRITES_ROWS} {WRITES_ROWS} {READS}",
+    "updates": f"{ENDS} update update update upsert insert delete get scan_all changes",
+    "bulk": f"{ENDS} insert upsert update_where delete_where insert update scan_all get range gc",
+    "serializable": f"{ENDS} begin begin insert upsert update delete create drop {READS}",
+    "tokens": "begin begin_token begin_token commit commit insert insert upsert create gc reopen",
+    "ddl": f"{ENDS} create create drop drop insert update tables get scan_all gc changes",
+    "past": "insert upsert update delete begin_back begin_moment turn_clock gc count changes scan",
+    "restarts": f"{ENDS} {WRITES_ROWS} create drop gc reopen follow follow changes use_ended",
 }
 
 
@@ -224,7 +231,7 @@ def histories(draw: Any) -> History:
     mood = draw(st.sampled_from(list(MOODS)))
     step = st.one_of(st.just(PAUSE), *(kinds[kind] for kind in MOODS[mood].split()))
     return History(
-        bulk_rows=draw(st.integers(2, 5)),
+        bulk_rows=draw(st.sampled_from((2, 2, 3, 4, 5))),
         retention_s=draw(st.sampled_from((0, 0, 0, 5))),
         rows=tuple(draw(inputs(FULL, PLACES, ("list", "arrow"))) for _ in SHAPES),
         steps=tuple(draw(st.lists(step, min_size=STEPS, max_size=STEPS))),

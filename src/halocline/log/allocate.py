@@ -22,7 +22,7 @@ Invariants
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
@@ -49,7 +49,7 @@ class Allocator:
         self._files = files
         self._bytes_next = options.log_file_bytes_first
         self._bytes_max = options.log_file_bytes
-        self._mutex = allocate_lock()
+        self.mutex = RLock()
         self._ready: list[Fresh] = []
         self._sealed: list[tuple[File, int]] = []
         self._firsts: list[tuple[int, int]] = []
@@ -63,7 +63,7 @@ class Allocator:
 
         They stay in store until a call names a later active file, so an interrupt loses nothing.
         """
-        with self._mutex:
+        with self.mutex:
             self._forget(active)
             while not self._ready or self._ready[-1].size < SECTOR + need:
                 number = active + len(self._ready) + 1
@@ -72,7 +72,7 @@ class Allocator:
 
     def make_spare(self, active: int) -> None:
         """Have one file in store. A full disk is no error yet."""
-        with self._mutex:
+        with self.mutex:
             self._forget(active)
             if self._ready:
                 return
@@ -87,20 +87,23 @@ class Allocator:
 
     def trim_sealed(self) -> None:
         """Shorten and close the sealed files. The active file's header is durable."""
-        with self._mutex:
+        with self.mutex:
             while self._sealed:
                 file, end = self._sealed.pop()
                 trim(file, end)
                 file.close()
 
-    def discard(self, active: int) -> None:
-        """Give the spare back: nothing was written to it."""
-        with self._mutex:
+    def close(self, active: int) -> None:
+        """Give back what was allocated and never used. What fails here is left to recovery."""
+        try:
+            self.trim_sealed()
             self._forget(active)
             while self._ready:
                 fresh = self._ready.pop()
                 fresh.file.close()
                 self._files.remove(path_of(fresh.number))
+        except OSError:
+            pass
 
     def note(self, first_order: int, number: int) -> None:
         """Remember which file begins with which order."""

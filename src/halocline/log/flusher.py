@@ -13,11 +13,14 @@ from collections.abc import Callable
 
 
 class Flusher:
-    """Calls `sync` soon after `touch`, from a thread of its own. `sync` must not raise."""
+    """Calls `sync` soon after `touch`, from a thread of its own; `fail` if that raises."""
 
-    def __init__(self, interval: float, sync: Callable[[], None]) -> None:
+    def __init__(
+        self, interval: float, sync: Callable[[], None], fail: Callable[[BaseException], None]
+    ) -> None:
         self._interval = interval
         self._sync = sync
+        self._fail = fail
         self._touched = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="halocline-flusher", daemon=True)
@@ -29,7 +32,7 @@ class Flusher:
             self._touched.set()
 
     def stop(self) -> None:
-        """End the thread; a sync that runs is finished first."""
+        """End the thread; a sync that runs is finished first. Whoever stops it syncs the rest."""
         self._stopping.set()
         self._touched.set()
         self._thread.join()
@@ -37,8 +40,13 @@ class Flusher:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._touched.wait()
-            self._stopping.wait(self._interval)
+            if self._stopping.wait(self._interval):
+                return
             # Clear first: what is written during the sync must be noticed again. `stop` sets
             # _stopping before it touches, so a touch that is cleared here is seen by the loop.
             self._touched.clear()
-            self._sync()
+            try:
+                self._sync()
+            except BaseException as error:  # noqa: BLE001 a thread has nobody else to tell
+                self._fail(error)
+                return

@@ -26,7 +26,7 @@ and enter again if need be. So the only invariant to keep is: a parked thread's 
 
 from __future__ import annotations
 
-from _thread import LockType, allocate_lock, get_ident
+from _thread import LockType, RLock, allocate_lock, get_ident
 
 
 class Line:
@@ -35,7 +35,7 @@ class Line:
     __slots__ = ("_leader", "_mutex", "_waiting")
 
     def __init__(self) -> None:
-        self._mutex = allocate_lock()
+        self._mutex = RLock()
         self._leader = 0
         self._waiting: list[tuple[int, int, LockType]] = []
 
@@ -71,12 +71,26 @@ class Line:
 
     def resume(self) -> None:
         """After an interrupt or a failure: nobody parks, and this thread does not lead."""
+        let_go(self._mutex)
         with self._mutex:
             if self._leader == get_ident():
                 self._leader = 0
             for _, _, ticket in self._waiting:
                 wake(ticket)
             self._waiting = []
+
+
+def let_go(lock: RLock) -> None:
+    """Release a lock that this thread may still hold.
+
+    An exception can strike between the last step inside a `with` block and its exit, and then the
+    lock stays held. Locks that know their owner can be let go of all the same.
+    """
+    try:
+        while True:
+            lock.release()
+    except RuntimeError:
+        pass  # Not, or no longer, ours.
 
 
 def wake(ticket: LockType) -> None:

@@ -21,7 +21,7 @@ Invariants
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock
 from typing import NamedTuple
 
 from halocline.log.allocate import Fresh
@@ -44,25 +44,38 @@ Item = tuple[bytes, int, Mark]
 class Tape:
     """The way of an entry from memory to the disk."""
 
-    __slots__ = ("_publisher", "_syncing", "active", "durable", "pending", "synced", "written")
+    __slots__ = (
+        "_publisher",
+        "active",
+        "durable",
+        "failure",
+        "pending",
+        "synced",
+        "syncing",
+        "written",
+    )
 
     def __init__(
         self, active: Fresh, header: bytes, *, publisher: Publisher, order: int, visible_ts: int
     ) -> None:
         mark = Mark(order, SECTOR, visible_ts)
         self._publisher = publisher
-        self._syncing = allocate_lock()
+        self.syncing = RLock()
         self.active = active
         self.pending: list[Item] = [(header, 0, mark)]
         self.written = self.synced = Mark(order, 0, visible_ts)
         self.durable = order
         """The highest order that a crash cannot take back."""
+        self.failure: OSError | None = None
+        """The first write or sync that failed. Nothing is written or synced after it: a second
+        sync may succeed without having written, and what it then calls durable is not."""
 
     def move_to(self, active: Fresh, header: bytes) -> None:
         """Go on in another file. All of the old one has been synced."""
         order, _, visible_ts = self.synced
         # The flusher may be syncing the old file, which must stay open until it is done.
-        with self._syncing:
+        with self.syncing:
+            self._check()
             self.active = active
             self.written = self.synced = Mark(order, 0, visible_ts)
             self.pending.append((header, 0, Mark(order, SECTOR, visible_ts)))
@@ -77,26 +90,46 @@ class Tape:
         if count > 1:
             data = b"".join([item[0] for item in pending[:count]])
             mark = pending[count - 1][2]
-        self.active.file.pwrite(data, offset)
-        self.written = mark
+        self.put(data, offset, mark)
         del pending[:count]
+
+    def put(self, data: bytes, offset: int, mark: Mark) -> None:
+        """Give bytes to the operating system."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self.active.file.pwrite(data, offset)
+        except OSError as error:
+            self.failure = error
+            raise
+        self.written = mark
 
     def sync(self) -> None:
         """Make durable what is written, then publish it."""
-        with self._syncing:
+        with self.syncing:
             # Identity, not order: the header of a file has the order of the entry before it.
             mark = self.written
             if mark is not self.synced:
+                self._check()
                 active = self.active
-                active.file.sync()
+                try:
+                    active.file.sync()
+                except OSError as error:
+                    self.failure = error
+                    raise
                 order, end, visible_ts = mark
                 self._publisher.publish(active.number, end, visible_ts)
-                self.synced = mark
                 self.durable = order
+                # Last: after an interrupt before this step, all of it is done again.
+                self.synced = mark
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def publish_ts(self, visible_ts: int) -> None:
         """Say again how far the log is durable, with a newer timestamp."""
-        with self._syncing:
+        with self.syncing:
             self._publisher.publish_ts(visible_ts)
 
     def header_is_durable(self) -> bool:

@@ -24,7 +24,7 @@ written. The log is poisoned: whoever waits gets outcome="unknown", whoever come
 "not_committed", and only recovery, which writes the tail again, tells what happened.
 
 Invariants
-- A file is whole and synced before its successor gets its first byte (`_switch`).
+- A file is whole and synced before its successor gets its first byte (`_roll`).
 - visible_ts moves only after the bytes behind it: synced, or in async mode handed over; and only
   after the fold, because nothing is on the tape before it.
 - No byte is written that was not allocated before: a full disk fails in `reserve`.
@@ -44,7 +44,7 @@ from halocline.log.allocate import Allocator, Fresh
 from halocline.log.flusher import Flusher
 from halocline.log.format import ENTRY_EXTRA_MAX, PAYLOAD_BYTES_MAX, SECTOR, file_seed
 from halocline.log.frame import frame
-from halocline.log.line import Line
+from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
 from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
@@ -90,7 +90,7 @@ class Log:
         self._owed = False
         self._flusher: Flusher | None = None
         if not self._sync_always:
-            self._flusher = Flusher(options.async_sync_ms / 1000, self._sync_or_poison)
+            self._flusher = Flusher(options.async_sync_ms / 1000, self._sync_now, self.poison)
             self._touch = self._flusher.touch
 
     @classmethod
@@ -152,8 +152,7 @@ class Log:
                 tape.pending.append((entry, offset, mark))
                 return order
             # Async: the commit lock makes us the only writer.
-            tape.active.file.pwrite(entry, offset)
-            tape.written = mark
+            tape.put(entry, offset, mark)
             if visible_ts > self.visible_ts:
                 self._see(visible_ts)
             self._reached = order
@@ -173,19 +172,19 @@ class Log:
 
     def wait(self, order: int) -> None:
         """Return when that order is durable and visible (async: given to the operating system)."""
-        if order > self._reached:
-            try:
+        try:
+            if order > self._reached:
                 self._take_turns(order)
-            except BaseException:
-                self._settle(order)
-                raise
-        elif self._owed:
-            self._sync_now()
-        if self._tape.synced.end > self._spare_at:
-            self._tidy()
-        if self._owed:
-            self._owed = False
-            self._owed_at = min(self._spare_at, self._tape.synced.end + self._unsynced_max)
+            elif self._owed:
+                self._sync_now()
+            if self._tape.synced.end > self._spare_at:
+                self._tidy()
+            if self._owed:
+                self._owed = False
+                self._owed_at = min(self._spare_at, self._tape.synced.end + self._unsynced_max)
+        except BaseException:
+            self._settle(order)
+            raise
 
     def sync(self, order: int) -> None:
         """Return when that order is durable, in async mode too."""
@@ -214,7 +213,7 @@ class Log:
         """Refuse everything from now on, and wake all who wait."""
         if self.failed is None:
             self.failed = error
-        self._line.resume()
+        self._resume()
         self._watchers.wake_up_to(_LAST)
 
     def file_of(self, order: int) -> int:
@@ -234,46 +233,47 @@ class Log:
         if self.failed is None:
             try:
                 self._drain()
-                self._allocator.discard(self._tape.active.number)
-                self._allocator.trim_sealed()
-                self._line.resume()
+                self._resume()
             except OSError as error:
                 self.poison(error)
-                raise self._refusal("unknown") from error
             except BaseException:
-                self._line.resume()
+                self._resume()
                 raise
-            self.failed = UnavailableError("the log is closed")
+            else:
+                self._allocator.close(self._tape.active.number)
+                self.failed = UnavailableError("the log is closed")
         self._tape.close()
+        if isinstance(self.failed, OSError):
+            # In async mode perhaps nobody has been told yet.
+            self.failed = self._refusal("unknown")
+            raise self.failed
 
     # Going on in the next file.
 
     def _roll(self, payload_bytes: int) -> None:
-        """Nothing is changed unless there is room."""
-        if payload_bytes > PAYLOAD_BYTES_MAX:
-            raise UsageError(f"an entry of {payload_bytes} bytes is longer than the log allows")
-        need = payload_bytes + _RESERVE_EXTRA
+        """Seal the active file and go on in the next. Nothing is changed unless there is room."""
         try:
-            coming = self._allocator.next_files(self._tape.active.number, need)
-        except OSError as error:
-            raise UnavailableError(f"no room for the log: {error}") from error
-        for fresh in coming:
-            self._switch(fresh)
-
-    def _switch(self, fresh: Fresh) -> None:
-        """Seal the active file and begin this one."""
-        try:
-            self._drain()
-            self._move_to(fresh)
-            if not self._sync_always:
-                self._tape.write()
-            self._line.resume()
+            for fresh in self._next_files(payload_bytes):
+                self._drain()
+                self._move_to(fresh)
+                if not self._sync_always:
+                    self._tape.write()
+            self._resume()
         except OSError as error:
             self.poison(error)
             raise self._refusal("not_committed") from error
         except BaseException:
-            self._line.resume()
+            self._resume()
             raise
+
+    def _next_files(self, payload_bytes: int) -> list[Fresh]:
+        if payload_bytes > PAYLOAD_BYTES_MAX:
+            raise UsageError(f"an entry of {payload_bytes} bytes is longer than the log allows")
+        need = payload_bytes + _RESERVE_EXTRA
+        try:
+            return self._allocator.next_files(self._tape.active.number, need)
+        except OSError as error:
+            raise UnavailableError(f"no room for the log: {error}") from error
 
     def _move_to(self, fresh: Fresh) -> None:
         try:
@@ -314,7 +314,7 @@ class Log:
     # Taking turns.
 
     def _take_turns(self, order: int) -> None:
-        """Lead or park until the order is reached. Can be begun again after `Line.resume`."""
+        """Lead or park until the order is reached. Can be begun again after `_resume`."""
         line = self._line
         while order > self._reached:
             if self.failed is not None:
@@ -353,19 +353,25 @@ class Log:
         return self._tape.written.end - self._tape.synced.end > self._unsynced_max
 
     def _drain(self) -> None:
-        """Make durable all that was released; then still lead, until `Line.resume`."""
+        """Make durable all that was released; then still lead, until `_resume`."""
         while (ticket := self._line.enter(_LAST)) is not None:
             ticket.acquire()
-            if self.failed is not None:
-                raise self._refusal("not_committed")
+        if self.failed is not None:
+            raise self._refusal("not_committed")
         self._tape.write()
         self._tape.sync()
         self._advance()
 
+    def _resume(self) -> None:
+        """After an interrupt, anywhere: this thread holds nothing, and nobody parks."""
+        let_go(self._tape.syncing)
+        let_go(self._allocator.mutex)
+        self._line.resume()
+
     def _settle(self, order: int) -> None:
         """After an interrupt: finish what was begun, so that nobody is left waiting."""
         try:
-            self._line.resume()
+            self._resume()
             self._take_turns(order)
         except UnavailableError:
             pass  # The log has failed, and everyone has been told.
@@ -373,17 +379,10 @@ class Log:
             self.poison(second)
 
     def _sync_now(self) -> None:
-        """Async: what the flusher would do soon. An interrupt passes; the next one does it."""
+        """Async: make durable what was handed over. An interrupt passes, the next one does it."""
         try:
             self._tape.sync()
         except OSError as error:
-            self.poison(error)
-
-    def _sync_or_poison(self) -> None:
-        """The flusher's turn."""
-        try:
-            self._tape.sync()
-        except BaseException as error:  # noqa: BLE001 a thread has nobody else to tell
             self.poison(error)
 
     def _see(self, ts: int) -> None:

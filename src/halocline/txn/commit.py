@@ -48,7 +48,7 @@ from halocline.txn.record import (
 from halocline.txn.workspace import Single, TableChanges
 
 if TYPE_CHECKING:
-    from halocline.txn.transaction import Transaction
+    from halocline.txn.work import Work
 
 ROUNDS_MAX = 8
 GROUP_COMMIT, GROUP_SYSTEM = 1, 3
@@ -75,7 +75,7 @@ class Committer:
         self._ids = count(1)
         self._bulk_rows = engine.options.bulk_rows
 
-    def commit(self, txn: Transaction) -> int:
+    def commit(self, txn: Work) -> int:
         """Commit the transaction's changes; returns commit_ts once it is durable and visible."""
         try:
             return self._commit(txn)
@@ -86,7 +86,7 @@ class Committer:
                 raise
             return self._wait_known(known)
 
-    def _commit(self, txn: Transaction) -> int:
+    def _commit(self, txn: Work) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         checked = self._survey(tables, txn.snapshot)
         txn_id = next(self._ids)
@@ -219,7 +219,7 @@ class Committer:
         return checked
 
     def _check(
-        self, txn: Transaction, tables: dict[int, TableChanges], checked: dict[int, int]
+        self, txn: Work, tables: dict[int, TableChanges], checked: dict[int, int]
     ) -> list[Rebase]:
         """The last round. Caller holds the commit lock."""
         snapshot = txn.snapshot
@@ -245,7 +245,7 @@ class Committer:
                 rebases += check_singles(changes, snapshot)
         return rebases
 
-    def _check_schema(self, txn: Transaction, tables: dict[int, TableChanges]) -> None:
+    def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:
         """DML read its table's schema version: a DDL since then wins."""
         for changes in tables.values():
             entry = self.engine.catalog.table_by_id(changes.entry.id)
@@ -260,7 +260,7 @@ class Committer:
                         winner_ts=dropped_at,
                     )
 
-    def _apply(self, txn: Transaction, prepared: Prepared) -> tuple[int, int]:
+    def _apply(self, txn: Work, prepared: Prepared) -> tuple[int, int]:
         """Take a timestamp, log, fold. Caller holds the commit lock."""
         engine, log = self.engine, self.log
         payload = prepared.payload
@@ -324,7 +324,7 @@ class Committer:
         self.log.sync(order)
         engine.open_epoch(node)
 
-    def _known(self, txn: Transaction) -> int:
+    def _known(self, txn: Work) -> int:
         """commit_ts of a token that another commit has brought meanwhile, else 0."""
         if self.log.failed is not None:
             raise UnavailableError(

@@ -17,7 +17,7 @@ from halocline.rows.state import TableState
 from halocline.txn.commit import Committer
 
 if TYPE_CHECKING:
-    from halocline.txn.transaction import Transaction
+    from halocline.txn.work import Work
 
 
 class Core:
@@ -54,7 +54,7 @@ class Core:
         if self.closed:
             raise UsageError(self.closed)
 
-    def commit(self, txn: Transaction) -> int:
+    def commit(self, txn: Work) -> int:
         if self.committer is None:
             raise UnavailableError("the database is open read-only")
         return self.committer.commit(txn)

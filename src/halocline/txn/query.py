@@ -21,11 +21,11 @@ from halocline.txn.workspace import TableChanges
 
 if TYPE_CHECKING:
     from halocline.txn.core import Core
-    from halocline.txn.transaction import Transaction
+    from halocline.txn.work import Work
 
 
 def select(
-    core: Core, txn: Transaction, text: str, params: Sequence[Any] | None, *, stream: bool
+    core: Core, txn: Work, text: str, params: Sequence[Any] | None, *, stream: bool
 ) -> pa.Table | pa.RecordBatchReader:
     """Run a checked SELECT over what the transaction sees."""
     parsed = parse_query(text)
@@ -41,7 +41,7 @@ def select(
 
 def scan(
     core: Core,
-    txn: Transaction,
+    txn: Work,
     changes: TableChanges,
     columns: Sequence[str] | None,
     where: str | None,
@@ -69,7 +69,7 @@ def scan(
 
 def update_where(
     core: Core,
-    txn: Transaction,
+    txn: Work,
     changes: TableChanges,
     where: str,
     params: Sequence[Any] | None,
@@ -102,7 +102,7 @@ def update_where(
 
 def delete_where(
     core: Core,
-    txn: Transaction,
+    txn: Work,
     changes: TableChanges,
     where: str,
     params: Sequence[Any] | None,
@@ -119,7 +119,7 @@ def delete_where(
 
 
 def _matching(
-    core: Core, txn: Transaction, changes: TableChanges, where: str, params: Sequence[Any] | None
+    core: Core, txn: Work, changes: TableChanges, where: str, params: Sequence[Any] | None
 ) -> pa.Table:
     table = visible(changes, txn.snapshot, ids=True)
     return table.take(_places(core, table, where, params, None, None))

@@ -7,19 +7,53 @@ that raises leaves the transaction as it was. Small inputs become single rows; i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from halocline.errors import DuplicateKeyError, NotFoundError, UsageError
+from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.read.point import find
 from halocline.rows.lookup import locate_many, take
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Int64Array, Row
 from halocline.txn.view import in_part, part_of, see
 from halocline.txn.workspace import Part, TableChanges
+
+
+def insert(changes: TableChanges, rows: Any, snapshot: int, bulk_rows: int) -> int:
+    """Insert a dict, a list of dicts, or anything that exports Arrow."""
+    schema = changes.schema
+    if type(rows) is dict:
+        return insert_row(changes, schema.row(rows), snapshot)
+    if is_rows(rows):
+        return insert_rows(changes, _checked(schema.row, rows), snapshot)
+    data = schema.table(rows)
+    if data.num_rows <= bulk_rows:
+        return insert_rows(changes, schema.from_table(data), snapshot)
+    return insert_table(changes, data, snapshot)
+
+
+def upsert(changes: TableChanges, rows: Any, snapshot: int, bulk_rows: int) -> int:
+    """Insert or update the same kinds of input."""
+    if isinstance(rows, Mapping):
+        return upsert_rows(changes, [rows], snapshot)
+    if is_rows(rows):
+        return upsert_rows(changes, list(rows), snapshot)
+    data = changes.schema.table(rows, columns="given")
+    if data.num_rows <= bulk_rows:
+        return upsert_rows(changes, data.to_pylist(), snapshot)
+    return upsert_table(changes, data, snapshot)
+
+
+def is_rows(rows: Any) -> bool:
+    return isinstance(rows, (list, tuple)) and all(isinstance(row, Mapping) for row in rows)
+
+
+def count_rows(rows: Any) -> int:
+    """How many rows an input has, when it is not going to be used."""
+    return 1 if isinstance(rows, Mapping) else len(rows) if hasattr(rows, "__len__") else 0
 
 
 def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
@@ -257,6 +291,16 @@ def _with(old: Row, values: Mapping[int, Any]) -> Row:
     for position, value in values.items():
         row[position] = value
     return tuple(row)
+
+
+def _checked(make: Callable[[Any], Row], rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    checked = []
+    for place, row in enumerate(rows):
+        try:
+            checked.append(make(row))
+        except SchemaError as error:
+            raise SchemaError(error.reason, column=error.column, row=place) from None
+    return checked
 
 
 def _need_key(changes: TableChanges) -> None:

@@ -1,0 +1,219 @@
+"""What child processes do: move money until they are killed, or answer questions.
+
+Every function takes the descriptors that the test has sent along, then its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import halocline
+from halocline import HaloclineError, Options
+
+SMALL = Options(log_file_bytes=64 * 1024, log_file_bytes_first=8 * 1024, sequence_block=1000)
+ACCOUNTS = 20
+BALANCE = 100
+
+
+def create_bank(db: Any) -> None:
+    with db.begin() as txn:
+        txn.create_table("accounts", {"id": int, "balance": int}, "id")
+        txn.create_table("transfers", {"id": int, "source": int, "target": int}, "id")
+        txn.insert("accounts", [{"id": n, "balance": BALANCE} for n in range(ACCOUNTS)])
+
+
+def move_money(output: int, path: str, durability: str, first: int, writers: int) -> None:
+    """Transfer until killed. Each acknowledgement is one line: id of the transfer, commit_ts."""
+    db = halocline.open(path, durability=durability, options=SMALL)  # type: ignore[arg-type]
+    if "accounts" not in db.tables():
+        create_bank(db)
+    os.write(output, b"open %d\n" % db.visible_ts)
+    threads = [
+        threading.Thread(target=_transfer, args=(db, output, first + n * 1_000_000))
+        for n in range(writers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _transfer(db: Any, output: int, number: int) -> None:
+    chance = random.Random(number)
+    while True:
+        number += 1
+        source, target = chance.sample(range(ACCOUNTS), 2)
+        stamp: list[Any] = []
+
+        def move(txn: Any) -> None:
+            for account, amount in ((source, -1), (target, 1)):  # noqa: B023 runs at once
+                balance = txn.get("accounts", account)["balance"]
+                txn.update("accounts", account, {"balance": balance + amount})
+            row = {"id": number, "source": source, "target": target}  # noqa: B023
+            txn.insert("transfers", row)
+            stamp[:] = [txn]  # noqa: B023
+
+        db.run(move, retries=1000)
+        # One write of less than PIPE_BUF bytes: lines of several threads never mix.
+        os.write(output, b"%d %d\n" % (number, stamp[0].commit_ts))
+
+
+# -- a child that answers ------------------------------------------------------------------------
+
+
+def owner(input: int, output: int, path: str, **arguments: Any) -> None:
+    """Has the database open and does what it is asked to do."""
+    try:
+        db = halocline.open(path, options=SMALL, **arguments)
+    except HaloclineError as error:
+        _say(output, {"error": type(error).__name__, "text": str(error)})
+        return
+    _say(output, {"open": True})
+    answers: dict[str, Callable[..., Any]] = {
+        "create": lambda: db.create_table("t", {"id": int, "text": str}, "id") and None,
+        "insert": lambda first, count=1, size=10: _insert(db, first, count, size),
+        "count": lambda: db.table("t").count(),
+        "sum": lambda: _sum(db),
+        "check": db.check,
+        "gc": db.gc,
+        "close": db.close,
+        "fork": lambda how: _fork(db, how),
+        "fork_and_stay": lambda: _fork_and_stay(input, output),
+        "fork_and_open": lambda path: _fork_and_open(path, create=True),
+        "fork_and_read": lambda path: _fork_and_open(path, read_only=True),
+    }
+    for line in os.fdopen(input, "r", encoding="utf-8"):
+        request = json.loads(line)
+        answer = answers[request.pop("do")]
+        try:
+            _say(output, {"value": answer(**request)})
+        except HaloclineError as error:
+            _say(output, {"error": type(error).__name__, "text": str(error)})
+    db.close()
+
+
+def _say(output: int, answer: Any) -> None:
+    os.write(output, json.dumps(answer).encode() + b"\n")
+
+
+def _insert(db: Any, first: int, count: int, size: int) -> int:
+    for key in range(first, first + count):
+        with db.begin() as txn:
+            txn.insert("t", {"id": key, "text": "x" * size})
+    return int(txn.commit_ts)
+
+
+def _sum(db: Any) -> int:
+    with db.begin() as txn:
+        return sum(txn.scan("accounts").column("balance").to_pylist())
+
+
+def _fork(db: Any, how: str) -> Any:
+    """What a forked child meets when it uses its parent's handle."""
+    txn = db.begin()
+    txn.insert("t", {"id": -1, "text": "from the child"})
+    table = db.table("t")
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    if how == "multiprocessing":
+        process = multiprocessing.get_context("fork").Process(
+            target=_use_handles, args=(db, txn, table, sender)
+        )
+        process.start()
+        found = receiver.recv()
+        process.join(20)
+        txn.rollback()
+        return found
+    pid = os.fork()
+    if not pid:
+        _use_handles(db, txn, table, sender)
+        if how == "close":
+            db.close()
+        if how == "exit":
+            # Ends the interpreter, finalizers and all.
+            raise SystemExit(0)
+        os._exit(0)
+    found = receiver.recv()
+    os.waitpid(pid, 0)
+    txn.rollback()
+    return found
+
+
+def _fork_and_stay(input: int, output: int) -> int:
+    """A child that outlives us; it lets go of our pipes so that nobody takes it for us."""
+    pid = os.fork()
+    if not pid:
+        os.close(input)
+        os.close(output)
+        signal.pause()
+    return pid
+
+
+def _fork_and_open(path: str, create: bool = False, **arguments: Any) -> list[str]:
+    """In a forked child: a database of its own."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    pid = os.fork()
+    if not pid:
+        with halocline.open(path, options=SMALL, **arguments) as db:
+            if create:
+                db.create_table("t", {"id": int})
+            sender.send([*db.tables(), *db.check()])
+        os._exit(0)
+    found: list[str] = receiver.recv()
+    os.waitpid(pid, 0)
+    return found
+
+
+def _use_handles(db: Any, txn: Any, table: Any, sender: Any) -> None:
+    uses: dict[str, Callable[[], Any]] = {
+        "begin": db.begin,
+        "begin at": lambda: db.begin(at=1),
+        "run": lambda: db.run(lambda txn: txn.get("t", 1)),
+        "sql": lambda: db.sql("select 1 as one"),
+        "tables": db.tables,
+        "table": lambda: db.table("t"),
+        "create_table": lambda: db.create_table("u", {"id": int}),
+        "drop_table": lambda: db.drop_table("t"),
+        "changes": lambda: db.changes("t", since=0),
+        "gc": db.gc,
+        "check": db.check,
+        "count": table.count,
+        "to_arrow": table.to_arrow,
+        "get": lambda: txn.get("t", 1),
+        "insert": lambda: txn.insert("t", {"id": -2}),
+        "commit": txn.commit,
+    }
+    found = {}
+    for name, use in uses.items():
+        try:
+            use()
+            found[name] = "works"
+        except HaloclineError as error:
+            found[name] = type(error).__name__
+        except BaseException as error:
+            found[name] = repr(error)
+    sender.send(found)
+
+
+def try_open_as(output: int, path: str, user: int, **arguments: Any) -> None:
+    """Open as another user; says which error that is."""
+    os.setgid(user)
+    os.setuid(user)
+    try:
+        halocline.open(path, **arguments).close()
+        _say(output, {"open": True})
+    except BaseException as error:
+        typed = isinstance(error, HaloclineError)
+        _say(output, {"error": type(error).__name__, "typed": typed, "text": str(error)})
+
+
+def here() -> str:
+    """The machine's name, as an error message would say it."""
+    return socket.gethostname()

@@ -1,0 +1,73 @@
+"""The small shop that the API tests run in, and pictures of what it holds.
+
+    orders   key id           5 rows, every usual type, one list, one struct
+    lines    key (id, sku)    composite
+    events   no key
+
+`bulk_rows` is 8 and pages hold 4 rows: nine rows travel as Arrow, five cross a page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import halocline as hc
+
+OPTIONS = hc.Options(page_rows=4, batch_rows=4, bulk_rows=8)
+ORDERS = {
+    "id": int,
+    "status": str,
+    "amount": "decimal(12,2)",
+    "qty": "int not null",
+    "at": "timestamptz",
+    "tags": "string[]",
+    "dims": "struct<w: int, h: int>",
+}
+TABLES = ("orders", "lines", "events")
+MANY = 9
+"""More rows than `bulk_rows`: they travel as Arrow."""
+
+
+def order(id: int, **values: Any) -> dict[str, Any]:
+    """A row of `orders` that fits."""
+    return {"id": id, "status": "new", "qty": 1, **values}
+
+
+def build(db: Any) -> None:
+    """Create the tables and fill them."""
+    db.create_table("orders", ORDERS, primary_key="id")
+    db.create_table("lines", {"id": int, "sku": str, "n": int}, primary_key=["id", "sku"])
+    db.create_table("events", {"text": str, "n": int})
+    with db.begin() as txn:
+        txn.insert("orders", [order(n, tags=["a", str(n)], dims={"w": n, "h": 2}) for n in range(5)])
+        txn.insert("lines", [{"id": n, "sku": s, "n": n} for n in range(3) for s in "ab"])
+        txn.insert("events", [{"text": "opened", "n": n} for n in range(3)])
+
+
+def picture(reader: Any) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables as a database or a transaction sees them, in an order that is fixed."""
+    txn = reader.begin() if isinstance(reader, hc.Database) else reader
+    seen = {
+        name: sorted(txn.scan(name).to_pylist(), key=lambda row: repr(list(row.values())))
+        for name in txn.tables()
+    }
+    if txn is not reader:
+        txn.rollback()
+    return seen
+
+
+def write(txn: Any, mood: str) -> None:
+    """Own changes of a transaction before something goes wrong in it."""
+    if mood == "single":
+        txn.insert("orders", order(1000, status=mood))
+    elif mood == "busy":
+        txn.insert("orders", order(1000, status=mood))
+        txn.update("orders", 1, {"status": mood})
+        txn.delete("orders", 2)
+        txn.upsert("orders", [order(n, status=mood) for n in range(2000, 2000 + MANY)])
+        txn.insert("lines", [{"id": n, "sku": mood, "n": 0} for n in range(MANY)])
+        txn.delete("events", where="n = 1")
+
+
+MOODS = ("fresh", "single", "busy")
+"""What a transaction has done before: nothing, one row that is kept aside, all kinds of writes."""
