@@ -17,7 +17,6 @@ from pathlib import Path
 from time import perf_counter
 
 import halocline as hc
-
 from bank import tables
 from bank.report import Report, Speed
 from bank.screen import Cells, Screen, sparkline
@@ -116,15 +115,16 @@ def run(screen: Screen, report: Report, place: Path, *, threads: int, seconds: f
 def _watch(screen: Screen, writers: Writers, auditor: Auditor, seconds: float) -> None:
     meter = Meter()
     with screen.live("lrl") as picture:
-        while writers.seconds < seconds and screen.pause(DRAW_SECONDS) and not writers.errors:
+        # However short the chapter, it lasts until an audit has been seen.
+        while (writers.seconds < seconds or not auditor.audits) and screen.pause(DRAW_SECONDS):
+            if writers.errors or auditor.error is not None:
+                break
             rate = meter.read(writers.commits)
             width = screen.console.width - 44
             picture.show(_cells(writers, auditor, rate, meter, width), _line(writers, auditor))
 
 
-def _cells(
-    writers: Writers, auditor: Auditor, rate: float, meter: Meter, width: int
-) -> Cells:
+def _cells(writers: Writers, auditor: Auditor, rate: float, meter: Meter, width: int) -> Cells:
     commits, audits = writers.commits, auditor.audits
     same = sum(seen.total == tables.TOTAL_CENTS for seen in audits)
     strays = sum(seen.strays for seen in audits)
@@ -175,19 +175,19 @@ def _conclude(
     report.found(
         same == len(audits),
         "Money is never made or lost",
-        f"all balances add up to {money(tables.TOTAL_CENTS)} in {same:,} of {len(audits):,} "
-        "snapshots taken while money moved",
+        f"sum of all balances {money(tables.TOTAL_CENTS)} in {same:,} of {len(audits):,} "
+        "snapshots while money moved",
     )
     report.found(
         not strays and at_end.transfers == writers.commits,
         "All of a transfer, or nothing",
-        f"{strays} accounts disagreed with the journal in any of them; "
-        f"{at_end.transfers:,} transfers made, {writers.commits:,} acknowledged",
+        f"{strays} accounts disagreed with the journal in any of them; {writers.commits:,} "
+        f"transfers acknowledged, {at_end.transfers:,} there",
     )
     if auditor.query_ms:
         report.found(
-            True,
-            "Queries and writers together",
+            None,
+            "Queries beside writers",
             f"{len(auditor.query_ms):,} SQL queries, median "
             f"{statistics.median(auditor.query_ms):,.0f} ms, slowest "
             f"{max(auditor.query_ms):,.0f} ms; {writers.retries:,} conflicts retried",

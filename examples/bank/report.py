@@ -10,31 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.padding import Padding
-from rich.rule import Rule
 from rich.syntax import Syntax
-from rich.table import Table
-from rich.text import Text
 
 from bank.screen import Screen, grid
 
 NEW_LINES = (
     "import halocline as hc",
-    'db = hc.open("shop"); db.create_table("people", {"id": int, "name": str}, "id")',
-    'db.run(lambda txn: txn.insert("people", {"id": 1, "name": "Ada"}))',
+    'db = hc.open("shop"); db.create_table("fruit", {"id": int, "name": str}, "id")',
+    'db.run(lambda txn: txn.insert("fruit", {"id": 1, "name": "fig"}))',
 )
 KEPT_LINES = (
     "import halocline as hc",
     'db = hc.open("BANK")',
-    'print(db.sql("select branch, sum(balance) as cents from accounts group by branch"))',
+    'print(db.sql("select branch, sum(balance) from accounts group by branch"))',
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A claim, whether it held, and the figures."""
+    """A claim, whether it held, and the figures; `held` is None for what is merely a figure."""
 
-    held: bool
+    held: bool | None
     claim: str
     figures: str
 
@@ -61,45 +57,35 @@ class Report:
     measured: str = ""
     """How the speeds were measured."""
 
-    def found(self, held: bool, claim: str, figures: str) -> None:
+    def found(self, held: bool | None, claim: str, figures: str) -> None:
         self.findings.append(Finding(held=held, claim=claim, figures=figures))
 
     @property
     def all_held(self) -> bool:
-        return all(finding.held for finding in self.findings)
+        return all(finding.held is not False for finding in self.findings)
 
     def show(self, screen: Screen, *, ended: str) -> None:
         """Print it all; `ended` says whether this is the whole demo."""
-        console = screen.console
-        console.print()
-        if screen.plain:
-            console.print(f"== Report: {ended} ==")
-        else:
-            console.print(Rule(f"[bold green]Report[/]: {ended}", align="left", style="green"))
+        screen.heading(f"Report: {ended}", "green")
         if self.findings:
-            self._show_findings(screen)
+            screen.put()
+            screen.put(grid(self._finding_cells(screen), "lll"))
         if self.speeds:
-            console.print()
-            console.print(Padding(grid(self._speed_cells(), "lrrrl"), (0, 1)))
+            screen.put()
+            screen.put(grid(self._speed_cells(), "lrrrl"))
         if self.measured:
-            console.print()
-            style = "" if screen.plain else "dim"
-            console.print(Padding(Text(self.measured, style=style), (0, 1)))
+            screen.put()
+            screen.aside(self.measured)
 
-    def _show_findings(self, screen: Screen) -> None:
-        if screen.plain:
-            for finding in self.findings:
-                mark = screen.good if finding.held else screen.bad
-                screen.say(f"{mark:<4}{finding.claim}: {finding.figures}")
-            return
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(ratio=1)
-        for finding in self.findings:
-            mark = screen.good if finding.held else screen.bad
-            table.add_row(mark, f"[bold]{finding.claim}[/]", finding.figures)
-        screen.console.print(Padding(table, (1, 1, 0, 1)))
+    def _finding_cells(self, screen: Screen) -> list[list[str]]:
+        return [
+            [
+                screen.mark(finding.held),
+                f"[bold]{finding.claim}[/]",
+                finding.figures,
+            ]
+            for finding in self.findings
+        ]
 
     def _speed_cells(self) -> list[list[str]]:
         cells = [["[bold]Durable commits per second[/]", "Halocline", "SQLite", "ratio", ""]]
@@ -113,10 +99,9 @@ def show_place(screen: Screen, bank: Path, *, kept: bool) -> None:
     """Say where the data was, and three lines to go on with."""
     size_bytes = sum(path.stat().st_size for path in bank.rglob("*") if path.is_file())
     fate = "kept" if kept else "removed now; --keep keeps it"
-    screen.console.print()
-    screen.say(f"The bank was in {bank}, {size_bytes / 1e6:,.0f} MB ({fate}).")
-    lines = KEPT_LINES if kept else NEW_LINES
-    screen.say("Try it yourself:")
-    text = "\n".join(lines).replace("BANK", str(bank))
-    code = text if screen.plain else Syntax(text, "python", theme="ansi_dark", word_wrap=False)
-    screen.console.print(Padding(code, (0, 4)))
+    lines = "\n".join(KEPT_LINES if kept else NEW_LINES).replace("BANK", str(bank))
+    code = Syntax(lines, "python", theme="ansi_dark", word_wrap=True, background_color="default")
+    screen.put()
+    screen.put(f"The bank was in {bank}, {size_bytes / 1e6:,.0f} MB ({fate}). Try it yourself:")
+    screen.put()
+    screen.put(lines if screen.plain else code, indent=4)

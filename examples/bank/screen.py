@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Literal
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.rule import Rule
@@ -49,11 +49,12 @@ class Screen:
 
     def listen(self) -> None:
         """From now on Ctrl-C is a wish; the second one is an order."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.signal:
+            signal.signal(number, signal.SIG_IGN)  # Cleaning up is not to be torn apart as well.
             raise KeyboardInterrupt
         self.signal = number
 
@@ -64,27 +65,42 @@ class Screen:
             time.sleep(min(left, 0.05))
         return not self.signal
 
-    def chapter(self, title: str, text: str) -> None:
-        self.console.print()
-        if self.plain:
-            self.console.print(f"== {title} ==")
-        else:
-            self.console.print(Rule(f"[bold cyan]{title}[/]", align="left", style="cyan"))
-        self.console.print(Padding(Text(text, style="" if self.plain else "dim"), (0, 1)))
+    def put(self, what: RenderableType = "", *, indent: int = 1) -> None:
+        """Print something, a little away from the edge."""
+        padded = Padding(what, (0, 1, 0, indent))
+        if not self.plain:
+            self.console.print(padded)
+            return
+        with self.console.capture() as captured:
+            self.console.print(padded)
+        for line in captured.get().splitlines():
+            print(line.rstrip(), flush=True)
 
-    def say(self, text: str) -> None:
-        self.console.print(Padding(Text.from_markup(text), (0, 1)))
+    def heading(self, title: str, color: str) -> None:
+        self.put()
+        if self.plain:
+            self.put(f"== {title} ==", indent=0)
+        else:
+            self.console.print(Rule(f"[bold {color}]{title}[/]", align="left", style=color))
+
+    def chapter(self, title: str, text: str) -> None:
+        self.heading(title, "cyan")
+        self.aside(text)
+
+    def aside(self, text: str) -> None:
+        """Something to know, not to look at."""
+        self.put(Text(text, style="" if self.plain else "dim"))
 
     def live(self, justify: str) -> Picture:
         return Picture(self, justify)
 
-    @property
-    def good(self) -> str:
-        return "ok" if self.plain else "[bold green]✓[/]"
-
-    @property
-    def bad(self) -> str:
-        return "NOT" if self.plain else "[bold red]✗[/]"
+    def mark(self, held: bool | None) -> str:
+        """A tick, a cross, or a dot for what is neither."""
+        if held is None:
+            return "-" if self.plain else "[dim]·[/]"
+        if self.plain:
+            return "ok" if held else "NOT"
+        return "[bold green]✓[/]" if held else "[bold red]✗[/]"
 
 
 class Picture:
@@ -93,7 +109,7 @@ class Picture:
     def __init__(self, screen: Screen, justify: str) -> None:
         self._screen = screen
         self._justify = justify
-        self._printed = 0.0
+        self._printed = time.perf_counter()
         self._pending = ""
         self._live = (
             None
@@ -103,7 +119,7 @@ class Picture:
 
     def __enter__(self) -> Picture:
         if self._live is not None:
-            self._screen.console.print()
+            self._screen.put()
             self._live.start()
         return self
 
@@ -116,14 +132,16 @@ class Picture:
         if self._live is not None:
             self._live.stop()
         elif self._pending:
-            self._screen.say(self._pending)
+            self._screen.put(self._pending)
 
     def show(self, cells: Cells, line: str, *, last: bool = False) -> None:
         """Draw the cells; in plain output print the line, when one is due or it is the last."""
         if self._live is not None:
             self._live.update(Padding(grid(cells, self._justify), (0, 1)), refresh=True)
+        elif not line:
+            pass
         elif last or time.perf_counter() - self._printed >= 1:
-            self._screen.say(line)
+            self._screen.put(line)
             self._printed, self._pending = time.perf_counter(), ""
         else:
             self._pending = line

@@ -26,7 +26,18 @@ TOTAL_CENTS = ACCOUNTS * OPENING_CENTS
 TRANSFER_CENTS_MAX = 100_00
 
 BRANCHES = ("Bergen", "Dakar", "Lima", "Lisbon", "Napier", "Osaka", "Perth", "Tallinn")
-OWNERS = ("Ada", "Barbara", "Edgar", "Frances", "Grace", "Jim", "Katherine", "Leslie", "Pat", "Radia")
+OWNERS = (
+    "Ada",
+    "Barbara",
+    "Edgar",
+    "Frances",
+    "Grace",
+    "Jim",
+    "Katherine",
+    "Leslie",
+    "Pat",
+    "Radia",
+)
 
 BOOKS = """
 with moves as (

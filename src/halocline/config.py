@@ -17,6 +17,9 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
+DURATION_MAX: Final = 1000 * 366 * 86400.0
+"""A thousand years: longer than any clock will run, short enough for 64-bit microseconds."""
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)\s*", re.IGNORECASE)
@@ -65,30 +68,40 @@ class Options:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            lowest = 0 if field.name == "sql_threads" else 1
-            if isinstance(value, int) and value < lowest:
-                raise UsageError(f"option {field.name} must be at least {lowest}, not {value}")
+            if field.name == "token_retention":
+                parse_duration(value)
+                continue
+            lowest = 0 if field.name in ("sql_threads", "bulk_rows") else 1
+            if type(value) is not int or value < lowest:
+                raise UsageError(
+                    f"option {field.name} must be a whole number, at least {lowest}, not {value!r}"
+                )
         for name in ("log_file_bytes", "log_file_bytes_first"):
             if getattr(self, name) < 2048 or getattr(self, name) % 512:
                 raise UsageError(f"option {name} must be a multiple of 512, at least 2048")
-        parse_duration(self.token_retention)
 
 
 def parse_size(text: str | int) -> int:
     """`"1GB"`, `"256 MiB"`, `4096` -> bytes. Units are powers of 1024."""
-    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
-        return text
-    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
-    if match is None or float(match[1]) <= 0:
+    if isinstance(text, int) and not isinstance(text, bool):
+        size = float(text)
+    else:
+        match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+        size = float(match[1]) * _SIZE_UNITS[match[2].lower()] if match is not None else 0.0
+    if not 1 <= size < float(1 << 62):
         raise UsageError(f"{text!r} is not a size; write it like '512MB' or '2GB'")
-    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+    return int(size)
 
 
 def parse_duration(text: str | int | float) -> float:
     """`"1d"`, `"90s"`, `"250ms"`, a number of seconds -> seconds."""
-    if isinstance(text, (int, float)) and not isinstance(text, bool) and text >= 0:
-        return float(text)
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        seconds = float(text)
+    else:
+        match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+        seconds = -1.0
+        if match is not None:
+            seconds = float(match[1]) * _DURATION_UNITS[match[2].lower()]
+    if not 0 <= seconds <= DURATION_MAX:
         raise UsageError(f"{text!r} is not a duration; write it like '90s', '6h' or '7d'")
-    return float(match[1]) * _DURATION_UNITS[match[2].lower()]
+    return seconds

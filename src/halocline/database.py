@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from halocline.check import check_engine
 from halocline.clock import Clock, SystemClock
-from halocline.config import Durability, Options, parse_duration, parse_size
+from halocline.config import MIB, Durability, Options, parse_duration, parse_size
 from halocline.errors import (
     ConflictError,
     CorruptionError,
@@ -39,6 +39,7 @@ from halocline.txn import Core, Transaction
 
 T = TypeVar("T")
 At = int | datetime | str
+MEMORY_MIN = 16 * MIB
 EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,18 +89,23 @@ class Database:
     ) -> None:
         if durability not in ("sync", "async"):
             raise UsageError(f"durability must be 'sync' or 'async', not {durability!r}")
+        if options is not None and not isinstance(options, Options):
+            raise UsageError("options= takes halocline.Options(...)")
+        memory_bytes = parse_size(memory)
+        if memory_bytes < MEMORY_MIN:
+            raise UsageError(f"memory={memory!r} is too little: give at least 16MB")
         self.path = path
         self.read_only = read_only
         self._files = files
         self._clock = clock or SystemClock()
         self._retention_us = int(parse_duration(retention) * 1e6)
         options = options or Options()
-        duck = Duck(memory_bytes=parse_size(memory), threads=options.sql_threads)
+        duck = Duck(memory_bytes=memory_bytes, threads=options.sql_threads)
         self._reader: Reader | None = None
         self._lock: Lock | None = None
         with readable(path):
             if read_only:
-                self._reader = Reader(files, options)
+                self._reader = Reader(files, options, self._clock)
                 self._core = Core(self._reader.engine, None, duck, self._clock)
             else:
                 self._own(options, durability, duck)
@@ -142,18 +148,17 @@ class Database:
         core = self._core
         if core.closed:
             core.check_open()
+        if isolation not in ("snapshot", "serializable"):
+            raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
+        checked = None if token is None else check_token(token)
         if self._reader is not None or at is not None:
+            if checked is not None:
+                raise UsageError("a token is for transactions that write, not for reading")
             return self._begin_reading(at)
         txn = Transaction(core, self._log.visible_ts)
         if isolation != "snapshot":
-            if isolation != "serializable":
-                raise UsageError(
-                    f"isolation must be 'snapshot' or 'serializable', not {isolation!r}"
-                )
             txn.record_reads()
-        if token is not None:
-            checked = check_token(token)
-            assert checked is not None
+        if checked is not None:
             known = core.engine.tokens.find(checked)
             if known:
                 self._wait_visible(known)
@@ -172,6 +177,8 @@ class Database:
 
         Returns the function's result; None when the token had been committed before.
         """
+        if type(retries) is not int or retries < 0:
+            raise UsageError(f"retries must be a whole number, not {retries!r}")
         for attempt in range(retries + 1):
             try:
                 with self.begin(isolation=isolation, token=token) as txn:
@@ -239,8 +246,9 @@ class Database:
         with self.begin(at=until) as txn:
             self._core.pins[-id(txn)] = start
             try:
+                state = txn.changes_of(table).state
                 self._check_floor(start)
-                return read_changes(txn.changes_of(table).state, start, txn.snapshot)
+                return read_changes(state, start, txn.snapshot)
             finally:
                 del self._core.pins[-id(txn)]
 

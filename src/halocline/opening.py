@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,28 +18,35 @@ from threading import Lock as ThreadLock
 from halocline.clock import Clock
 from halocline.config import Durability, Options
 from halocline.errors import NotFoundError, UnavailableError, UsageError
-from halocline.log import Follower, Log, LogGone, recover, transactions
+from halocline.log import Follower, Log, LogGone, read_log, recover, transactions
 from halocline.rows import EngineState
 from halocline.store import Files, LocalFiles, Lock, LockedError
 from halocline.txn import Committer
 
+LOG_FILE = re.compile(r"\d{8}\.log")
+OWNER_STARTS_TRIES = 500
 KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "objects"})
 
 
 def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
     """The database directory, made if it may be; UsageError when it is something else."""
-    root = Path(path).absolute()
+    root = _root(path)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file, not a database directory")
-    if root.is_dir():
-        names = set(os.listdir(root))
-        if names and "log" not in names and not names <= KNOWN:
-            raise UsageError(f"{root} is not a Halocline database: it holds other files")
-        if read_only and "log" not in names:
-            raise NotFoundError("database", str(root))
-    elif read_only:
+    names = {entry.name for entry in root.iterdir()} if root.is_dir() else set()
+    in_log = {entry.name for entry in (root / "log").iterdir()} if "log" in names else set()
+    is_ours = any(LOG_FILE.fullmatch(name) for name in in_log)
+    if not is_ours and not (names <= KNOWN and all(name.endswith(".tmp") for name in in_log)):
+        raise UsageError(f"{root} is not a Halocline database: it holds other files")
+    if read_only and not is_ours:
         raise NotFoundError("database", str(root))
     return LocalFiles(root)
+
+
+def _root(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\0" in str(path):
+        raise UsageError(f"a database is opened by the path of its directory, not {path!r}")
+    return Path(path).absolute()
 
 
 def lock_for_writing(files: Files, path: str, clock: Clock) -> Lock:
@@ -84,15 +92,33 @@ def readable(path: str) -> Iterator[None]:
 
 
 class Reader:
-    """A read-only opener's state: folds what is new whenever a transaction begins."""
+    """A read-only opener's state: folds what is new whenever a transaction begins.
 
-    def __init__(self, files: Files, options: Options) -> None:
+    While an owner is at work, only what it has published counts: what lies behind that may still
+    be lost. A log that nobody owns counts up to its last valid entry, as it will for its next
+    owner.
+    """
+
+    def __init__(self, files: Files, options: Options, clock: Clock) -> None:
         self._files = files
         self._options = options
         self._lock = ThreadLock()
         self.engine = EngineState(options)
-        self._follower = Follower(files, options)
+        self._follower = self._begin(clock)
         self.refresh()
+
+    def _begin(self, clock: Clock) -> Follower:
+        for _ in range(OWNER_STARTS_TRIES):
+            if not self._files.is_locked("LOCK"):
+                recovery = read_log(self._files, self._options)
+                for record in transactions(recovery.entries()):
+                    self.engine.fold_record(record)
+                return Follower(self._files, self._options, after=recovery)
+            follower = Follower(self._files, self._options)
+            if follower.is_published():
+                return follower
+            clock.sleep(0.01)
+        raise UnavailableError("the database is just being opened by another process: try again")
 
     @property
     def visible_ts(self) -> int:

@@ -4,7 +4,8 @@
          '-> engine: a value, or an error              the two must agree
 
 Transactions live in numbered slots, all open at once on one thread. A step on a slot without one
-begins one first, so a history that was cut short still means something.
+begins one first (serializable in every other slot), so a history that was cut short still means
+something.
 
 The whole database is compared, not only what steps happen to read: by `compare`, which a history
 asks for when it likes, and at its end three times: the live database, one opened read-only that has
@@ -129,6 +130,12 @@ class Twin:
             assert txn.snapshot == ts
             self.slots[slot] = (txn, model)
 
+    def begin_in(self, slot: int, isolation: str, token: Any) -> None:
+        """Begin in a slot, unless there is work in it that would be lost."""
+        pair = self.slots[slot]
+        if pair is None or not pair[1].wrote():
+            self.begin(slot, serializable=isolation == "serializable", token=token)
+
     def begin_back(self, slot: int, back: int) -> None:
         """So many timestamps ago; one below zero lies in the future."""
         self.begin_at(slot, self._ago(back))
@@ -171,6 +178,20 @@ class Twin:
         self._put_away(slot)
         txn.rollback()
         self.model.rollback(model)
+
+    def commit_one(self, choice: int) -> None:
+        """Commit a transaction that has something to commit, if there is one."""
+        self._one(choice, self.commit)
+
+    def rollback_one(self, choice: int) -> None:
+        self._one(choice, self.rollback)
+
+    def _one(self, choice: int, end: Callable[[int], None]) -> None:
+        taken = [(slot, pair[1]) for slot, pair in enumerate(self.slots) if pair is not None]
+        wrote = [slot for slot, model in taken if model.wrote()]
+        slots = wrote or [slot for slot, _ in taken]
+        if slots:
+            end(slots[choice % len(slots)])
 
     def end(self, slot: int) -> None:
         """Make room in a slot."""
@@ -478,7 +499,7 @@ class Twin:
 
     def at(self, slot: int) -> tuple[Transaction, Txn]:
         if self.slots[slot] is None:
-            self.begin(slot)
+            self.begin(slot, serializable=slot % 2 == 1)
         pair = self.slots[slot]
         assert pair is not None
         return pair

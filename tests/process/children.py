@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import socket
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import halocline
-from halocline import HaloclineError, Options
+from halocline import HaloclineError, Options, UnavailableError
 
 SMALL = Options(log_file_bytes=64 * 1024, log_file_bytes_first=8 * 1024, sequence_block=1000)
 ACCOUNTS = 20
@@ -83,8 +84,8 @@ def owner(input: int, output: int, path: str, **arguments: Any) -> None:
         "count": lambda: db.table("t").count(),
         "sum": lambda: _sum(db),
         "check": db.check,
-        "gc": db.gc,
         "close": db.close,
+        "limit": _limit,
         "fork": lambda how: _fork(db, how),
         "fork_and_stay": lambda: _fork_and_stay(input, output),
         "fork_and_open": lambda path: _fork_and_open(path, create=True),
@@ -92,16 +93,23 @@ def owner(input: int, output: int, path: str, **arguments: Any) -> None:
     }
     for line in os.fdopen(input, "r", encoding="utf-8"):
         request = json.loads(line)
-        answer = answers[request.pop("do")]
+        do = answers[request.pop("do")]
         try:
-            _say(output, {"value": answer(**request)})
+            _say(output, {"value": do(**request)})
         except HaloclineError as error:
-            _say(output, {"error": type(error).__name__, "text": str(error)})
+            answer = {"error": type(error).__name__, "text": str(error)}
+            _say(output, answer | {"outcome": getattr(error, "outcome", None)})
     db.close()
 
 
 def _say(output: int, answer: Any) -> None:
     os.write(output, json.dumps(answer).encode() + b"\n")
+
+
+def _limit(bytes: int | None) -> None:
+    """From now on no file of this process grows beyond that: a disk that is full for real."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if bytes is None else bytes, hard))
 
 
 def _insert(db: Any, first: int, count: int, size: int) -> int:
@@ -200,6 +208,35 @@ def _use_handles(db: Any, txn: Any, table: Any, sender: Any) -> None:
         except BaseException as error:
             found[name] = repr(error)
     sender.send(found)
+
+
+def insert_rows(output: int, path: str, count: int) -> None:
+    """Insert rows one by one and say what became of each; go on after an error, then read."""
+
+    def say(what: str, value: object) -> None:
+        os.write(output, f"{what} {value}\n".encode())
+
+    try:
+        db = halocline.open(path, options=SMALL)
+    except HaloclineError as error:
+        say("closed", type(error).__name__)
+        return
+    try:
+        db.create_table("t", {"id": int, "text": str}, "id", if_not_exists=True)
+        for key in range(count):
+            try:
+                with db.begin() as txn:
+                    txn.insert("t", {"id": key, "text": "x" * 200})
+                say("acked", key)
+            except UnavailableError as error:
+                say(error.outcome, key)
+        say("read", db.table("t").count())
+    except UnavailableError as error:
+        say("table", error.outcome)
+    try:
+        db.close()
+    except UnavailableError as error:
+        say("close", error.outcome)
 
 
 def try_open_as(output: int, path: str, user: int, **arguments: Any) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from halocline import Database, Options
 from halocline.clock import ManualClock
+from halocline.store import Files
 from halocline.store.faulty import FaultyFiles
 
 TINY = Options(
@@ -153,10 +154,11 @@ def read_state(db: Database, at: int | None = None) -> State:
 class Life:
     """A database on one store: commits, and remembers what was promised."""
 
-    def __init__(self, files: FaultyFiles, durability: str = "sync") -> None:
+    def __init__(self, files: Any, durability: str = "sync", *, seed: int = 7) -> None:
         self.files = files
+        """A FaultyFiles, or a real disk for a life that does not crash."""
         self.durability = durability
-        self.clock = ManualClock(seed=7)
+        self.clock = ManualClock(seed)
         self.db: Database | None = None
         self.states: list[State] = [{}]
         self.stamps: list[int] = [0]
@@ -230,7 +232,7 @@ class Life:
         assert txn.commit_ts > self.highest, f"{txn.commit_ts} after {self.highest} was seen"
         self.highest = txn.commit_ts
         self.stamps.append(txn.commit_ts)
-        self.acked_at.append(len(self.files.operations))
+        self.acked_at.append(len(getattr(self.files, "operations", ())))
         self._note_rowids()
 
     def commit_again(self, token: str, *changes: Change) -> None:
@@ -290,7 +292,7 @@ class Life:
             self.rowids[table_id] = max(self.rowids.get(table_id, 0), state.next_rowid)
 
 
-def open_on(files: FaultyFiles, durability: str = "sync", clock: ManualClock | None = None) -> Any:
+def open_on(files: Files, durability: str = "sync", clock: ManualClock | None = None) -> Any:
     return Database(
         files,
         "simulated",

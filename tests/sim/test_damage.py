@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,8 @@ class Damaged:
 
     def __init__(self, root: Path, *, closed: bool, seed: int = 7) -> None:
         self.root = root
-        life = Life(LocalFiles(root))  # type: ignore[arg-type]
-        life.clock = ManualClock(seed)
-        _play(life)
+        life = Life(LocalFiles(root), seed=seed)
+        script(life)
         if closed:
             life.close()
         self.state: State = life.states[-1]
@@ -93,29 +92,6 @@ class Damaged:
             options=TINY,
             clock=ManualClock(9, wall_us=1_800_000_000_000_000),
         )
-
-
-def _play(life: Life) -> None:
-    """The script on a real disk; there is no list of operations to count there."""
-
-    class NoOperations:
-        operations: tuple[()] = ()
-        crashed = False
-
-    files = life.files
-    life.open = _opener(life, files)  # type: ignore[method-assign]
-    life.files = NoOperations()  # type: ignore[assignment]
-    script(life)
-
-
-def _opener(life: Life, files: Any) -> Callable[[], None]:
-    from tests.sim.history import open_on
-
-    def open_() -> None:
-        life.clock.advance(1)
-        life.db = open_on(files, "sync", life.clock)
-
-    return open_
 
 
 @pytest.fixture(params=["closed", "killed"])

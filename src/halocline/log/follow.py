@@ -87,6 +87,10 @@ class Follower:
         self.visible_ts = max(self.visible_ts, position.visible_ts)
         self.epoch = position.epoch
 
+    def is_published(self) -> bool:
+        """Has a writer said how far its log is durable?"""
+        return self._position() is not None
+
     def close(self) -> None:
         """Let go of the log. Not needed for correctness: nothing is locked."""
         if self._page is not None:

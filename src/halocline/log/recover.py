@@ -159,6 +159,9 @@ def _survey(files: Files) -> tuple[Recovery, bytes, list[int]]:
                 offset=cursor.offset,
             )
         spans.append(Span(header=header, end=cursor.offset))
+    if headers and headers[0].number != 1 and checkpoint is None:
+        # Only a checkpoint makes the beginning of a log dispensable.
+        raise CorruptionError(path_of(1), "the log file is missing")
     if headers and len(image) < headers[-1].size:
         raise CorruptionError(path_of(cursor.number), f"is shorter than {headers[-1].size} bytes")
     if numbers:

@@ -183,7 +183,14 @@ class Log:
                 self._owed = False
                 self._owed_at = min(self._spare_at, self._tape.synced.end + self._unsynced_max)
         except BaseException:
-            self._settle(order)
+            # Finish what was begun, so that nobody is left waiting, and raise it only then.
+            try:
+                self._resume()
+                self._take_turns(order)
+            except UnavailableError:
+                pass  # The log has failed, and everyone has been told.
+            except BaseException as second:  # noqa: BLE001 the first one is raised
+                self.poison(second)
             raise
 
     def sync(self, order: int) -> None:
@@ -367,16 +374,6 @@ class Log:
         let_go(self._tape.syncing)
         let_go(self._allocator.mutex)
         self._line.resume()
-
-    def _settle(self, order: int) -> None:
-        """After an interrupt: finish what was begun, so that nobody is left waiting."""
-        try:
-            self._resume()
-            self._take_turns(order)
-        except UnavailableError:
-            pass  # The log has failed, and everyone has been told.
-        except BaseException as second:  # noqa: BLE001 the first interrupt is the one to raise
-            self.poison(second)
 
     def _sync_now(self) -> None:
         """Async: make durable what was handed over. An interrupt passes, the next one does it."""

@@ -16,6 +16,8 @@ import pyarrow as pa
 from halocline.errors import UnavailableError, UsageError
 
 _SETTINGS = (
+    # What outgrows memory= is an error, not a file in whatever directory the program runs in.
+    "set temp_directory=''",
     "set enable_external_access=false",
     "set python_enable_replacements=false",
     "set autoinstall_known_extensions=false",
@@ -59,6 +61,8 @@ class Duck:
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 yield from reader
+            except (duckdb.Error, OSError, pa.ArrowException) as error:
+                raise _translate(error) from error
             finally:
                 cursor.close()
 
@@ -100,9 +104,9 @@ class Duck:
         return instance
 
 
-def _translate(error: duckdb.Error) -> UsageError | UnavailableError:
+def _translate(error: Exception) -> UsageError | UnavailableError:
     """What the caller can do about it: fix the query, or give it more memory."""
     text = str(error).strip()
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
         return UnavailableError(f"the query needs more memory: {text}; open with a larger memory=")
     return UsageError(text)

@@ -1,9 +1,12 @@
 """SQL text from callers: parsed, checked, and narrowed to what a reader may do.
 
-Only SELECT reaches DuckDB (WITH, UNION, VALUES inside it too). Tables must be tables of the
-database or names the query itself defines; table functions are refused but for the few that only
-make rows out of their arguments, because COPY, ATTACH, read_csv and their like reach files. A
-`where=` is an expression over one table: no subquery, no aggregate, no second statement.
+Only SELECT reaches DuckDB (WITH, UNION and VALUES inside it too), and no other kind of statement
+may hide in it: DuckDB runs an INSERT inside a WITH. Tables must be tables of the database or names
+the query itself defines; table functions are refused but for the few that only make rows out of their
+arguments, because COPY, ATTACH, read_csv and their like reach files.
+
+A `where=` or `order=` is an expression over one table: its own columns, no subquery, no aggregate,
+no second statement. Columns are checked here, so that the error names what the caller wrote.
 
 Parsing costs 0.7 ms, so statements are remembered by their text.
 """
@@ -18,69 +21,88 @@ import sqlglot
 from sqlglot import exp
 
 from halocline.errors import UsageError
+from halocline.schema import Schema
 
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
 _READS = (exp.Select, exp.SetOperation, exp.Subquery)
+_OTHERS = (
+    exp.Insert,
+    exp.Update,
+    exp.Delete,
+    exp.Merge,
+    exp.Create,
+    exp.Drop,
+    exp.Alter,
+    exp.Copy,
+    exp.Command,
+    exp.Attach,
+    exp.Detach,
+    exp.Pragma,
+    exp.Set,
+    exp.Use,
+    exp.Into,
+    exp.TruncateTable,
+    exp.Describe,
+    exp.Show,
+    exp.Install,
+    exp.Analyze,
+    exp.Export,
+    exp.Kill,
+    exp.Transaction,
+    exp.Commit,
+    exp.Rollback,
+)
+_PLAIN = frozenset({"expressions", "from", "from_", "kind"})
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A checked SELECT: its text and the tables it reads, as written."""
+    """A checked SELECT: its text, the tables it names, and the names it defines itself."""
 
     text: str
     tables: tuple[str, ...]
+    defined: frozenset[str]
 
 
-@lru_cache(maxsize=512)
 def parse_query(text: str) -> Query:
     """Check a SELECT and list its tables; UsageError otherwise."""
+    return _parse_query(_text(text))
+
+
+@lru_cache(maxsize=512)
+def _parse_query(text: str) -> Query:
     tree = _parse_one(text)
-    if not isinstance(tree, _READS):
-        kind = tree.key.upper()
-        raise UsageError(
-            f"only SELECT runs here, not {kind}; write through the transaction's methods"
-        )
-    if tree.find(exp.Into) is not None:
-        raise UsageError("SELECT ... INTO writes a table; use txn.insert with the result")
+    intruder = tree.find(*_OTHERS)
+    if not isinstance(tree, _READS) or intruder is not None:
+        kind = (intruder or tree).key.upper()
+        hint = "write through the transaction's methods"
+        raise UsageError(f"only SELECT runs here, not {kind}; {hint}")
+    for lateral in tree.find_all(exp.Lateral):
+        _check_lateral(lateral)
     defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
-    tables: dict[str, None] = {}
-    for table in tree.find_all(exp.Table):
-        name = _table_name(table)
-        if name is not None and name.lower() not in defined:
-            tables[name] = None
-    return Query(text, tuple(tables))
+    names = [_table_name(table) for table in tree.find_all(exp.Table)]
+    tables = dict.fromkeys(name for name in names if name is not None)
+    return Query(text, tuple(tables), frozenset(defined))
 
 
-@lru_cache(maxsize=512)
-def parse_where(text: str) -> str:
+def parse_where(text: str, schema: Schema, table: str) -> str:
     """Check a predicate over one table; returns it as DuckDB text."""
-    if not isinstance(text, str) or not text.strip():
+    text = _text(text)
+    if not text.strip():
         raise UsageError('where= must be an SQL expression such as "status = ?"')
-    tree = _parse_one(f"select 1 from t where ({text}\n)")
-    where = tree.args.get("where") if isinstance(tree, exp.Select) else None
-    extra = [name for name, value in tree.args.items() if value and name not in _WHERE_ARGS]
-    if where is None or extra:
-        raise UsageError(f"where= may only be an expression, not {text!r}")
-    _refuse(where, text)
-    return f"({where.this.sql(dialect='duckdb')})"
+    tree = _clause(f"select 1 from t where {text}\n", "where", text)
+    return f"({_bind(tree.this, schema, table, text).sql(dialect='duckdb')})"
 
 
-_WHERE_ARGS = frozenset({"expressions", "from", "from_", "where", "kind"})
-
-
-@lru_cache(maxsize=512)
-def parse_order(text: str) -> str:
-    """Check an ORDER BY list over one table."""
-    tree = _parse_one(f"select 1 from t order by {text}")
-    order = tree.args.get("order") if isinstance(tree, exp.Select) else None
-    extra = [name for name, value in tree.args.items() if value and name not in _ORDER_ARGS]
-    if order is None or extra:
-        raise UsageError(f"order= may only be columns or expressions, not {text!r}")
-    _refuse(order, text)
-    return ", ".join(term.sql(dialect="duckdb") for term in order.expressions)
-
-
-_ORDER_ARGS = frozenset({"expressions", "from", "from_", "order", "kind"})
+def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
+    """Check an ORDER BY list over one table: its text, or a list of column names."""
+    if not isinstance(terms, str):
+        if not isinstance(terms, Sequence) or not all(isinstance(term, str) for term in terms):
+            raise UsageError("order= must be text such as 'amount desc', or a list of columns")
+        terms = ", ".join(quote(schema.names[schema.position(term)]) for term in terms)
+    tree = _clause(f"select 1 from t order by {terms}\n", "order", terms)
+    bound = [_bind(term, schema, table, terms) for term in tree.expressions]
+    return ", ".join(term.sql(dialect="duckdb") for term in bound)
 
 
 def quote(identifier: str) -> str:
@@ -97,46 +119,84 @@ def check_params(params: Sequence[object] | None) -> list[object]:
     return list(params)
 
 
-def _refuse(tree: exp.Expr, text: str) -> None:
-    for kind, name in (
+@lru_cache(maxsize=512)
+def _clause(statement: str, name: str, text: str) -> exp.Expr:
+    """The one clause that the text may be."""
+    tree = _parse_one(statement, shown=text)
+    clause = tree.args.get(name) if isinstance(tree, exp.Select) else None
+    extra = [key for key, value in tree.args.items() if value and key not in {*_PLAIN, name}]
+    if clause is None or extra:
+        raise UsageError(f"{name}= may only be an expression over the table, not {text!r}")
+    assert isinstance(clause, exp.Expr)
+    for kind, what in (
         (exp.Query, "a subquery"),
         (exp.AggFunc, "an aggregate"),
         (exp.Window, "a window"),
     ):
-        if tree.find(kind) is not None:
-            raise UsageError(f"{name} is not allowed in {text!r}; use txn.sql")
+        if clause.find(kind) is not None:
+            raise UsageError(f"{what} is not allowed in {name}={text!r}; use txn.sql")
+    return clause
+
+
+def _bind(tree: exp.Expr, schema: Schema, table: str, text: str) -> exp.Expr:
+    """The expression with every column known to exist and no qualifier left."""
+    bound = tree.copy()
+    local = {name.name for each in bound.find_all(exp.Lambda) for name in each.expressions}
+    for column in list(bound.find_all(exp.Column)):
+        parts = [part.name for part in column.parts]
+        if len(parts) > 1 and parts[0].lower() == table.lower():
+            if not _is_column(parts[0], schema):
+                column.set("table", None)
+                parts = parts[1:]
+        if isinstance(column.this, exp.Star):
+            raise UsageError(f"* is no column in {text!r}")
+        if parts[0] not in local:
+            schema.position(parts[0])
+    return bound
+
+
+def _is_column(name: str, schema: Schema) -> bool:
+    return name.lower() in (column.lower() for column in schema.names)
+
+
+def _check_lateral(lateral: exp.Lateral) -> None:
+    inner = lateral.this
+    if not isinstance(inner, (exp.Subquery, exp.Unnest)) and _function(inner) not in ROW_MAKERS:
+        raise UsageError(f"table function {inner.sql(dialect='duckdb')!r} is not allowed")
 
 
 def _table_name(table: exp.Table) -> str | None:
     """The plain name of a table; None for row makers; UsageError for everything else."""
+    shown = table.sql(dialect="duckdb")
     if isinstance(table.this, exp.Identifier):
         if table.args.get("db") or table.args.get("catalog"):
-            raise UsageError(
-                f"unknown schema in {table.sql(dialect='duckdb')!r}: name the table alone"
-            )
+            raise UsageError(f"unknown schema in {shown!r}: name the table alone")
         return str(table.name)
-    inner = table.this
-    name = (
-        inner.name
-        if isinstance(inner, exp.Anonymous)
-        else inner.sql_name()
-        if isinstance(inner, exp.Func)
-        else ""
-    )
-    if str(name).lower() in ROW_MAKERS:
+    if _function(table.this) in ROW_MAKERS:
         return None
-    raise UsageError(f"table function {table.sql(dialect='duckdb')!r} is not allowed")
+    raise UsageError(f"table function {shown!r} is not allowed")
 
 
-def _parse_one(text: str) -> exp.Expr:
+def _function(node: object) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.name).lower()
+    return str(node.sql_name()).lower() if isinstance(node, exp.Func) else ""
+
+
+def _text(text: object) -> str:
     if not isinstance(text, str):
         raise UsageError(f"SQL must be text, not {type(text).__name__}")
+    return text
+
+
+def _parse_one(text: str, shown: str | None = None) -> exp.Expr:
+    named = text if shown is None else shown
     try:
         trees = [tree for tree in sqlglot.parse(text, read="duckdb") if tree is not None]
     except sqlglot.errors.SqlglotError as error:
-        raise UsageError(f"cannot parse {text!r}: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"cannot parse {named!r}: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise UsageError("the statement is nested too deeply") from None
     if len(trees) != 1:
-        raise UsageError(f"expected one statement, found {len(trees)}")
+        raise UsageError(f"expected one statement, found {len(trees)} in {named!r}")
     return trees[0]

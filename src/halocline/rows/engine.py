@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -103,6 +104,9 @@ class EngineState:
         """A table the catalog knows now; a dropped one keeps its state until it is forgotten."""
         state = self.tables.get(entry.id)
         if state is None:
+            longest = self.options.key_bytes_max
+            if entry.schema.key_bytes_max != longest:
+                entry = replace(entry, schema=replace(entry.schema, key_bytes_max=longest))
             state = TableState(
                 entry, page_rows=self.options.page_rows, first_rowid=self.first_rowid
             )

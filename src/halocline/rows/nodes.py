@@ -33,6 +33,7 @@ from halocline.rows.memtree import Run, sort_run
 from halocline.rows.page import Int64Array, Row
 from halocline.schema import Schema
 
+_Encoding, _Arrow = msgspec.MsgspecError, pa.ArrowException
 VERSION: Final = 1
 HEAD: Final = Struct("<BBQQ")
 FIRST_ROWID_AT: Final = 10
@@ -141,7 +142,7 @@ def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> Node:
             return _decode_rows(kind, table_id, first_rowid, body, schema)
         if form == ARROW:
             return _decode_arrow(kind, table_id, first_rowid, body, schema)
-    except (msgspec.MsgspecError, pa.ArrowException, StructError, ValueError, KeyError) as error:
+    except (OSError, TypeError, ValueError, KeyError, StructError, _Encoding, _Arrow) as error:
         raise CorruptionError(
             "log", f"a node of table {table_id} cannot be decoded: {error}"
         ) from error
@@ -174,7 +175,7 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
     if kind == DML_A:
         rows = table.cast(schema.arrow)
         return Append(table_id, table=rows, run=key_run(rows, schema), first_rowid=first)
-    targets = np.ascontiguousarray(table.column("_target").to_numpy())
+    targets = _targets(table.column("_target"))
     if kind == DML_U:
         changed = msgspec.msgpack.decode(table.schema.metadata[b"changed"], type=tuple[int, ...])
         rows = table.drop_columns("_target").replace_schema_metadata(None).cast(schema.arrow)
@@ -185,6 +186,16 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
         keys = schema.keys_of(table) if schema.primary_key else [None] * len(targets)
         return Delete(table_id, targets, keys, first_rowid=first)
     raise ValueError(f"node type {kind} is not a DML node")
+
+
+def _targets(column: pa.ChunkedArray) -> Int64Array:
+    """RowIDs of a bulk node: whole numbers, ascending, each once."""
+    if column.type != pa.int64() or column.null_count:
+        raise ValueError("targets are not RowIDs")
+    targets = np.ascontiguousarray(column.to_numpy())
+    if (np.diff(targets) <= 0).any():
+        raise ValueError("targets do not ascend")
+    return targets
 
 
 def key_run(table: pa.Table, schema: Schema) -> Run | None:

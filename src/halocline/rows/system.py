@@ -70,12 +70,12 @@ def decode_system(payload: bytes | memoryview, kind: type[_S]) -> _S:
         raise CorruptionError("log", f"{kind.__name__} has an unknown version")
     try:
         return msgspec.msgpack.decode(payload[1:], type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError("log", f"{kind.__name__} cannot be decoded: {error}") from error
 
 
 def decode_info(info: bytes | memoryview) -> Info:
     try:
         return _decode_info(info)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError("log", f"a record's info cannot be decoded: {error}") from error

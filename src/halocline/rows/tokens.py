@@ -29,7 +29,11 @@ def check_token(token: object) -> Token | None:
         text = token[0]
     else:
         raise UsageError("a token is a string or an (application, version) pair")
-    if not text or len(text.encode("utf-8", "replace")) > TOKEN_BYTES_MAX:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError("a token must be valid text") from None
+    if not 1 <= size <= TOKEN_BYTES_MAX:
         raise UsageError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes")
     return token if isinstance(token, str) else (token[0], token[1])
 

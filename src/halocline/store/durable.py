@@ -76,6 +76,8 @@ class Disk(Protocol):
 
     def lock(self, path: str, holder: bytes) -> Lock: ...
 
+    def is_locked(self, path: str) -> bool: ...
+
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Map an existing file of at least that size."""
         ...
@@ -168,6 +170,9 @@ class DurableFiles:
 
     def lock(self, path: str, holder: bytes) -> Lock:
         return self._disk.lock(check_path(path), holder)
+
+    def is_locked(self, path: str) -> bool:
+        return self._disk.is_locked(check_path(path))
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Made through `write`, so that nobody ever maps a file that is still too short."""

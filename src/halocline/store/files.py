@@ -138,6 +138,10 @@ class Files(Protocol):
         """Take the lock now or raise LockedError. `holder` tells others who has it."""
         ...
 
+    def is_locked(self, path: str) -> bool:
+        """Does somebody hold that lock right now? Only a hint: it may change at once."""
+        ...
+
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Share memory through a file. Missing: made of zeros if writable, else an error."""
         ...

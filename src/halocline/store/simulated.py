@@ -186,6 +186,9 @@ class SimulatedDisk:
                 self.create(path)
         return self._sequence.run("lock", path, act, size=len(holder))
 
+    def is_locked(self, path: str) -> bool:
+        return self.exists(path) and self._node(path).holder is not None
+
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         with self._sequence.mutex:
             self._sequence.alive()

@@ -65,6 +65,8 @@ class Core:
         0.15 us against 0.5 us through the catalog. An entry of this cache says itself whether it
         is still right: a table that was dropped, or dropped and made again, ended before.
         """
+        if not isinstance(name, str):
+            return None
         state = self._states.get(name)
         if (
             state is not None
@@ -72,7 +74,7 @@ class Core:
             and not self.closed
         ):
             return state
-        if self.closed or not isinstance(name, str):
+        if self.closed:
             return None
         entry = self.catalog.table(name, snapshot)
         state = None if entry is None else self.engine.tables.get(entry.id)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import UsageError
-from halocline.read.statement import check_params, parse_order, parse_query, parse_where, quote
+from halocline.read.statement import check_params, parse_order, parse_query, parse_where
 from halocline.txn import write
 from halocline.txn.view import visible
 from halocline.txn.workspace import TableChanges
@@ -32,6 +32,8 @@ def select(
     values = check_params(params)
     tables: dict[str, pa.Table] = {}
     for name in parsed.tables:
+        if name.lower() in parsed.defined and not txn.has_table(name):
+            continue  # a WITH defines it; one that takes a table's name may still read the table
         changes = txn.changes_of(name)
         txn.note_scan(changes)
         tables[name] = visible(changes, txn.snapshot)
@@ -51,20 +53,24 @@ def scan(
 ) -> pa.Table:
     """Filter, order and cut one table; types stay those of the schema."""
     schema = changes.schema
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise UsageError(f"limit must be a whole number of rows, not {limit!r}")
-    if isinstance(columns, str):
+    check_limit(limit)
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise UsageError("columns= must be a list of names")
     names = [schema.names[schema.position(name)] for name in columns or schema.names]
     table = visible(changes, txn.snapshot)
     if where is not None or order is not None:
-        places = _places(core, table, where, params, order, limit)
+        places = _places(core, changes, table, where, params, order, limit)
         return table.select(names).take(places)
     check = check_params(params)
     if check:
         raise UsageError("params= without where=")
     table = table.select(names)
     return table if limit is None else table.slice(0, limit)
+
+
+def check_limit(limit: object) -> None:
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise UsageError(f"limit must be a whole number of rows, not {limit!r}")
 
 
 def update_where(
@@ -122,11 +128,12 @@ def _matching(
     core: Core, txn: Work, changes: TableChanges, where: str, params: Sequence[Any] | None
 ) -> pa.Table:
     table = visible(changes, txn.snapshot, ids=True)
-    return table.take(_places(core, table, where, params, None, None))
+    return table.take(_places(core, changes, table, where, params, None, None))
 
 
 def _places(
     core: Core,
+    changes: TableChanges,
     table: pa.Table,
     where: str | None,
     params: Sequence[Any] | None,
@@ -137,12 +144,11 @@ def _places(
     values = check_params(params)
     text = "select _place from _view"
     if where is not None:
-        text += f" where {parse_where(where)}"
+        text += f" where {parse_where(where, changes.schema, changes.entry.name)}"
     elif values:
         raise UsageError("params= without where=")
     if order is not None:
-        terms = order if isinstance(order, str) else ", ".join(quote(name) for name in order)
-        text += f" order by {parse_order(terms)}, _place"
+        text += f" order by {parse_order(order, changes.schema, changes.entry.name)}, _place"
     elif where is not None:
         text += " order by _place"
     if limit is not None:

@@ -15,7 +15,7 @@ transaction and its end (work.py), how it is committed (commit.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -159,6 +159,8 @@ class Transaction(Work):
     def get_many(self, table: str, keys: Sequence[Any]) -> pa.Table:
         """The rows of these keys, in their order; absent keys are left out."""
         changes = self._open_keyed(table)
+        if isinstance(keys, (str, bytes, Mapping)) or not isinstance(keys, Iterable):
+            raise UsageError("get_many takes a list of keys")
         plain = [changes.schema.key(key) for key in keys]
         if self.reads is not None:
             self._reads_of(changes).keys.update(plain)
@@ -175,6 +177,7 @@ class Transaction(Work):
     ) -> pa.Table:
         """Rows with low <= key < high in key order; None leaves an end open."""
         changes = self._open_keyed(table)
+        query.check_limit(limit)
         low = None if low is None else changes.schema.key(low)
         high = None if high is None else changes.schema.key(high)
         if self.reads is not None:
@@ -221,7 +224,8 @@ class Transaction(Work):
             raise UsageError(f"layout must be 'clustered' or 'heap', not {layout!r}")
         if layout == "heap":
             raise UsageError("layout 'heap' is not available in this version")
-        definition = Schema.define(schema, primary_key)
+        longest = self._core.options.key_bytes_max
+        definition = Schema.define(schema, primary_key, key_bytes_max=longest)
         if not self._may_write():
             return
         ddl = self._sub()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from halocline.catalog import CatalogTxn, TableEntry
@@ -158,14 +159,14 @@ class Work:
         if self._single is not None:
             self._absorb(self._single)
         self._fresh = False
+        if not isinstance(name, str):
+            raise UsageError(f"a table is named by a string, not {type(name).__name__}")
         found = self._by_name.get(name)
         if found is not None:
             return found
-        if not isinstance(name, str):
-            raise UsageError(f"a table is named by a string, not {type(name).__name__}")
         entry = self._entry(name)
         if entry is None:
-            raise NotFoundError("table", name, hint=self._hint())
+            raise NotFoundError("table", name, hint=self._hint(name))
         changes = self.changes.get(entry.id)
         if changes is None:
             state = self.created.get(entry.id) or self._core.state(entry.id)
@@ -173,6 +174,9 @@ class Work:
             self.changes = {**self.changes, entry.id: changes}
         self._by_name = {**self._by_name, name: changes}
         return changes
+
+    def has_table(self, name: str) -> bool:
+        return self._entry(name) is not None
 
     def _open_keyed(self, name: str) -> TableChanges:
         changes = self._open_table(name)
@@ -190,9 +194,12 @@ class Work:
             return self._sub().tables()
         return self._core.catalog.tables(self.snapshot)
 
-    def _hint(self) -> str:
+    def _hint(self, name: str) -> str:
         # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
         names = [entry.name for entry in self._core.catalog.tables(self.snapshot)]
+        near = get_close_matches(name, names, n=1)
+        if near:
+            return f"did you mean {near[0]!r}?"
         return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
 
     def _sub(self) -> CatalogTxn:

@@ -7,7 +7,8 @@ that raises leaves the transaction as it was. Small inputs become single rows; i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -126,17 +127,18 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
     _need_key(changes)
     steps: list[tuple[Any, Row, set[int] | None, int]] = []
     keys = set()
-    for values in rows:
-        given = schema.partial(values)
-        key = schema.key_of_partial(given)
-        if key in keys:
-            raise DuplicateKeyError(changes.entry.name, [key], inside=True)
-        keys.add(key)
-        old, row_id = see(changes, key, snapshot)
-        if old is None:
-            steps.append((key, schema.row(values), None, 0))
-        else:
-            steps.append((key, _with(old, given), set(given) - schema.key_set, row_id))
+    for place, values in enumerate(rows):
+        with _at_row(place, len(rows)):
+            given = schema.partial(values)
+            key = schema.key_of_partial(given)
+            if key in keys:
+                raise DuplicateKeyError(changes.entry.name, [key], inside=True)
+            keys.add(key)
+            old, row_id = see(changes, key, snapshot)
+            if old is None:
+                steps.append((key, schema.row(values), None, 0))
+            else:
+                steps.append((key, _with(old, given), set(given) - schema.key_set, row_id))
     for key, row, changed, row_id in steps:
         if changed is None:
             changes.insert(key, row)
@@ -296,11 +298,19 @@ def _with(old: Row, values: Mapping[int, Any]) -> Row:
 def _checked(make: Callable[[Any], Row], rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     checked = []
     for place, row in enumerate(rows):
-        try:
+        with _at_row(place, len(rows)):
             checked.append(make(row))
-        except SchemaError as error:
-            raise SchemaError(error.reason, column=error.column, row=place) from None
     return checked
+
+
+@contextmanager
+def _at_row(place: int, count: int) -> Iterator[None]:
+    """A SchemaError inside names the row, if there are several."""
+    try:
+        yield
+    except SchemaError as error:
+        row = place if count > 1 else error.row
+        raise SchemaError(error.reason, column=error.column, row=row) from None
 
 
 def _need_key(changes: TableChanges) -> None:

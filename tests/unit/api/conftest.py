@@ -7,7 +7,6 @@ it after every test that uses it, for transactions in three moods.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.unit.api import shop
 def shop_db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One shop for all tests of a file; at the end it is opened again and must be the same."""
     path = tmp_path_factory.mktemp("shop") / "db"
-    db = hc.open(path, options=shop.OPTIONS)
+    db = hc.open(path, retention=0, options=shop.OPTIONS)
     shop.build(db)
     yield db
     assert not db.check()
@@ -32,49 +31,40 @@ def shop_db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         assert not again.check()
 
 
-_marks = itertools.count(1)
-
-
 @pytest.fixture(params=shop.MOODS)
 def txn(shop_db: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A transaction for calls that are refused; the teardown proves that they left no trace."""
     mood = request.param
+    expected = shop.picture(shop_db)
     txn = shop_db.begin()
     shop.write(txn, mood)
-    before = None
-    if mood == "busy":  # Looking would end the other moods.
-        before = shop.picture(txn)
+    if mood == "single":  # Looking through the transaction would end this mood.
+        shop.with_rows(expected, "orders", [shop.order(1000, status=mood)])
+    elif mood == "busy":
+        expected = shop.picture(txn)
     yield txn
-    expected = before or _with(shop.picture(shop_db), mood)
     assert shop.picture(txn) == expected
-    mark = {"text": "mark", "n": next(_marks)}
-    assert txn.insert("events", mark) == 1
+    mark = {"id": 3000, "sku": mood, "n": 1}
+    assert txn.insert("lines", mark) == 1
     assert isinstance(txn.commit(), int)
-    expected["events"] = sorted([*expected["events"], mark], key=lambda r: repr(list(r.values())))
+    shop.with_rows(expected, "lines", [mark])
     assert shop.picture(shop_db) == expected
     assert not shop_db.check()
     _restore(shop_db, mood)
 
 
-def _with(seen: dict[str, list[Any]], mood: str) -> dict[str, list[Any]]:
-    if mood == "single":
-        row = dict.fromkeys(shop.ORDERS) | shop.order(1000, status=mood)
-        seen["orders"] = sorted([*seen["orders"], row], key=lambda r: repr(list(r.values())))
-    return seen
-
-
 def _restore(db: Any, mood: str) -> None:
     """Take the mood back out of the shop, through other calls than those that put it in."""
-    if mood == "fresh":
-        return
     with db.begin() as txn:
-        txn.delete("orders", where="id >= 1000")
+        txn.delete("lines", (3000, mood))
+        for row in txn.range("orders", 1000).to_pylist():
+            txn.delete("orders", row["id"])
         if mood == "busy":
             txn.delete("lines", where="sku = ?", params=[mood])
             txn.update("orders", 1, {"status": "new"})
             txn.insert("orders", shop.order(2, tags=["a", "2"], dims={"w": 2, "h": 2}))
             txn.insert("events", {"text": "opened", "n": 1})
-        txn.delete("events", where="text = 'mark'")
+    db.gc()
 
 
 @pytest.fixture

@@ -4,16 +4,18 @@
     lines    key (id, sku)    composite
     events   no key
 
-`bulk_rows` is 8 and pages hold 4 rows: nine rows travel as Arrow, five cross a page.
+`bulk_rows` is 8, so nine rows travel as Arrow.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 import halocline as hc
 
-OPTIONS = hc.Options(page_rows=4, batch_rows=4, bulk_rows=8)
+OPTIONS = hc.Options(page_rows=64, batch_rows=4, bulk_rows=8)
 ORDERS = {
     "id": int,
     "status": str,
@@ -23,7 +25,11 @@ ORDERS = {
     "tags": "string[]",
     "dims": "struct<w: int, h: int>",
 }
-TABLES = ("orders", "lines", "events")
+SORTED = {
+    "orders": [("id", "ascending")],
+    "lines": [("id", "ascending"), ("sku", "ascending")],
+    "events": [("text", "ascending"), ("n", "ascending")],
+}
 MANY = 9
 """More rows than `bulk_rows`: they travel as Arrow."""
 
@@ -39,21 +45,27 @@ def build(db: Any) -> None:
     db.create_table("lines", {"id": int, "sku": str, "n": int}, primary_key=["id", "sku"])
     db.create_table("events", {"text": str, "n": int})
     with db.begin() as txn:
-        txn.insert("orders", [order(n, tags=["a", str(n)], dims={"w": n, "h": 2}) for n in range(5)])
+        txn.insert(
+            "orders", [order(n, tags=["a", str(n)], dims={"w": n, "h": 2}) for n in range(5)]
+        )
         txn.insert("lines", [{"id": n, "sku": s, "n": n} for n in range(3) for s in "ab"])
         txn.insert("events", [{"text": "opened", "n": n} for n in range(3)])
 
 
-def picture(reader: Any) -> dict[str, list[dict[str, Any]]]:
-    """All rows of all tables as a database or a transaction sees them, in an order that is fixed."""
+def picture(reader: Any) -> dict[str, pa.Table]:
+    """All rows of all tables as a database or a transaction sees them, always in one order."""
     txn = reader.begin() if isinstance(reader, hc.Database) else reader
-    seen = {
-        name: sorted(txn.scan(name).to_pylist(), key=lambda row: repr(list(row.values())))
-        for name in txn.tables()
-    }
+    seen = {name: txn.scan(name).sort_by(SORTED[name]).combine_chunks() for name in txn.tables()}
     if txn is not reader:
         txn.rollback()
     return seen
+
+
+def with_rows(seen: dict[str, pa.Table], table: str, rows: list[dict[str, Any]]) -> None:
+    """What a picture shows once these rows have come to it."""
+    schema = seen[table].schema
+    added = pa.Table.from_pylist(rows, schema=schema)
+    seen[table] = pa.concat_tables([seen[table], added]).sort_by(SORTED[table]).combine_chunks()
 
 
 def write(txn: Any, mood: str) -> None:

@@ -15,62 +15,44 @@ import pytest
 import halocline as hc
 from tests.unit.api.shop import MANY, order
 
-UNFIT: list[tuple[str, Any]] = [
-    ("id", "7"),
-    ("id", 7.5),
-    ("id", True),
-    ("id", 2**63),
-    ("id", -(2**63) - 1),
-    ("id", None),
-    ("id", float("nan")),
-    ("id", Decimal("NaN")),
-    ("status", 7),
-    ("status", b"new"),
-    ("status", "\ud800"),
-    ("amount", "1.00"),
-    ("amount", Decimal("1.005")),
-    ("amount", Decimal("12345678901.00")),
-    ("amount", float("inf")),
-    ("amount", 0.1 + 0.2),
-    ("qty", None),
-    ("qty", 2**31),
-    ("qty", "many"),
-    ("at", dt.datetime(2026, 1, 1)),
-    ("at", dt.date(2026, 1, 1)),
-    ("at", "2026-01-01"),
-    ("at", 0),
-    ("tags", "abc"),
-    ("tags", [1]),
-    ("tags", {"a": 1}),
-    ("dims", [1, 2]),
-    ("dims", {"depth": 1}),
-    ("dims", {"w": "wide"}),
-]
+UNFIT: dict[str, list[Any]] = {
+    "id": ["7", 7.5, True, 2**63, -(2**63) - 1, None, float("nan"), Decimal("NaN"), pd.NA],
+    "status": [7, b"new", "\ud800", float("nan"), True],
+    "amount": [
+        "1.00",
+        Decimal("1.005"),
+        Decimal("12345678901.00"),
+        float("inf"),
+        float("nan"),
+        0.1 + 0.2,
+        True,
+    ],
+    "qty": [None, 2**31, -(2**31) - 1, "many", 1.5, False, pd.NA],
+    "at": [dt.datetime(2026, 1, 1), dt.date(2026, 1, 1), "2026-01-01", 0, dt.time(1)],
+    "tags": ["abc", [1], {"a": 1}, 5, [["a"]]],
+    "dims": [[1, 2], {"depth": 1}, {"w": "wide"}, "wide", {"w": 2**40}],
+}
 
 
-def _ids(case: Any) -> str:
-    return str(case)[:24] if isinstance(case, str) else type(case).__name__
+@pytest.mark.parametrize("column", UNFIT)
+def test_a_value_that_does_not_fit_is_refused(txn: Any, column: str) -> None:
+    for value in UNFIT[column]:
+        for verb in (txn.insert, txn.upsert):
+            with pytest.raises(hc.SchemaError) as error:
+                verb("orders", order(500) | {column: value})
+            assert error.value.column == column, value
+            assert repr(column) in str(error.value)
 
 
-@pytest.mark.parametrize(("column", "value"), UNFIT, ids=_ids)
-@pytest.mark.parametrize("verb", ["insert", "upsert"])
-def test_a_value_that_does_not_fit_is_refused(txn: Any, verb: str, column: str, value: Any) -> None:
-    with pytest.raises(hc.SchemaError) as error:
-        getattr(txn, verb)("orders", order(500) | {column: value})
-    assert error.value.column == column
-    assert repr(column) in str(error.value)
-
-
-@pytest.mark.parametrize(("column", "value"), UNFIT, ids=_ids)
-def test_an_update_to_a_value_that_does_not_fit_is_refused(
-    txn: Any, column: str, value: Any
-) -> None:
-    with pytest.raises(hc.SchemaError) as error:
-        txn.update("orders", 3, {column: value})
-    assert error.value.column == column
-    with pytest.raises(hc.SchemaError) as error:
-        txn.update("orders", where="id = 3", set={"status": "x", column: value})
-    assert error.value.column == column
+@pytest.mark.parametrize("column", UNFIT)
+def test_an_update_to_a_value_that_does_not_fit_is_refused(txn: Any, column: str) -> None:
+    for value in UNFIT[column]:
+        with pytest.raises(hc.SchemaError) as error:
+            txn.update("orders", 3, {column: value})
+        assert error.value.column == column, value
+        with pytest.raises(hc.SchemaError) as error:
+            txn.update("orders", where="id = 3", set={"status": "x", column: value})
+        assert error.value.column == column, value
 
 
 @pytest.mark.parametrize("verb", ["insert", "upsert"])
@@ -112,9 +94,8 @@ def test_a_null_in_part_of_a_composite_key_is_refused(txn: Any) -> None:
             txn.insert("lines", key)
 
 
-@pytest.mark.parametrize(
-    ("rows", "column"),
-    [
+def test_a_column_that_must_be_given_is_named(txn: Any) -> None:
+    for rows, column in (
         ({"status": "new", "qty": 1}, "id"),
         ({}, "id"),
         ({"id": 500}, "qty"),
@@ -122,33 +103,27 @@ def test_a_null_in_part_of_a_composite_key_is_refused(txn: Any) -> None:
         (pa.table({"qty": [1]}), "id"),
         (pa.table({"id": [500]}), "qty"),
         (pa.table({"id": list(range(500, 520))}), "qty"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("verb", ["insert", "upsert"])
-def test_a_column_that_must_be_given_is_named(txn: Any, verb: str, rows: Any, column: str) -> None:
-    with pytest.raises(hc.SchemaError) as error:
-        getattr(txn, verb)("orders", rows)
-    assert error.value.column == column
+    ):
+        for verb in (txn.insert, txn.upsert):
+            with pytest.raises(hc.SchemaError) as error:
+                verb("orders", rows)
+            assert error.value.column == column
 
 
 @pytest.mark.parametrize("verb", ["insert", "upsert"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda row: row,
-        lambda row: [row, row],
-        lambda row: pa.Table.from_pylist([row]),
-        lambda row: pa.Table.from_pylist([row | {"id": n} for n in range(500, 520)]),
-        lambda row: pd.DataFrame([row]),
-        lambda row: pl.DataFrame([row]),
-    ],
-    ids=["dict", "list", "arrow", "bulk", "pandas", "polars"],
-)
-def test_an_unknown_column_is_refused_with_a_hint(txn: Any, verb: str, make: Any) -> None:
-    with pytest.raises(hc.SchemaError, match="did you mean 'status'") as error:
-        getattr(txn, verb)("orders", make({"id": 500, "qty": 1, "statsu": "new"}))
-    assert error.value.column == "statsu"
+def test_an_unknown_column_is_refused_with_a_hint(txn: Any, verb: str) -> None:
+    row = {"id": 500, "qty": 1, "statsu": "new"}
+    for rows in (
+        row,
+        [row, row],
+        pa.Table.from_pylist([row]),
+        pa.Table.from_pylist([row | {"id": n} for n in range(500, 520)]),
+        pd.DataFrame([row]),
+        pl.DataFrame([row]),
+    ):
+        with pytest.raises(hc.SchemaError, match="did you mean 'status'") as error:
+            getattr(txn, verb)("orders", rows)
+        assert error.value.column == "statsu"
 
 
 def test_an_unknown_column_without_a_near_one_lists_the_columns(txn: Any) -> None:
@@ -172,44 +147,40 @@ def test_one_column_given_under_two_spellings_is_refused(txn: Any, rows: Any) ->
     assert error.value.column == "id"
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [None, 5, "id", b"id", object(), [1], [[500, "new"]], [order(500), 5], pa.array([1]), {5: 1}],
-    ids=_ids,
-)
-@pytest.mark.parametrize("verb", ["insert", "upsert"])
-def test_what_is_neither_rows_nor_a_frame_is_refused(txn: Any, verb: str, rows: Any) -> None:
-    with pytest.raises(hc.SchemaError):
-        getattr(txn, verb)("orders", rows)
+def test_what_is_neither_rows_nor_a_frame_is_refused(txn: Any) -> None:
+    nonsense = [None, 5, "id", b"id", object(), [1], [[500, "new"]], [order(500), 5], {5: 1}]
+    for rows in [*nonsense, pa.array([1])]:
+        for verb in (txn.insert, txn.upsert):
+            with pytest.raises(hc.SchemaError):
+                verb("orders", rows)
 
 
-@pytest.mark.parametrize("verb", ["insert", "upsert"])
+def _forms(ids: list[int]) -> list[Any]:
+    """The same rows as dicts, as Arrow and as pandas over numpy."""
+    return [
+        [order(n) for n in ids],
+        pa.table({"id": ids, "qty": [1] * len(ids)}),
+        pd.DataFrame({"id": np.array(ids), "qty": 1}),
+    ]
+
+
 @pytest.mark.parametrize("count", [2, MANY + 1])
-@pytest.mark.parametrize("form", ["rows", "arrow", "numpy"])
-def test_a_key_twice_in_one_batch_is_refused(txn: Any, verb: str, count: int, form: str) -> None:
-    ids = [*range(500, 499 + count), 500]
-    rows: Any = [order(n) for n in ids]
-    if form == "arrow":
-        rows = pa.table({"id": ids, "qty": [1] * count})
-    elif form == "numpy":
-        rows = pd.DataFrame({"id": np.array(ids), "qty": 1})
-    with pytest.raises(hc.DuplicateKeyError, match="500.*more than once in the input") as error:
-        getattr(txn, verb)("orders", rows)
-    assert (error.value.table, error.value.keys, error.value.inside_input) == ("orders", [500], True)
+def test_a_key_twice_in_one_batch_is_refused(txn: Any, count: int) -> None:
+    for rows in _forms([*range(500, 499 + count), 500]):
+        for verb in (txn.insert, txn.upsert):
+            with pytest.raises(hc.DuplicateKeyError, match=r"500.*more than once in") as error:
+                verb("orders", rows)
+            assert (error.value.table, error.value.keys) == ("orders", [500])
+            assert error.value.inside_input
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-@pytest.mark.parametrize("form", ["rows", "arrow"])
-def test_a_key_that_is_taken_is_refused_and_the_others_stay_out(
-    txn: Any, count: int, form: str
-) -> None:
-    ids = [*range(500, 499 + count), 3]
-    rows: Any = [order(n) for n in ids]
-    if form == "arrow":
-        rows = pa.table({"id": ids, "qty": [1] * count})
-    with pytest.raises(hc.DuplicateKeyError, match="primary key 3 is already in") as error:
-        txn.insert("orders", rows)
-    assert (error.value.keys, error.value.total, error.value.inside_input) == ([3], 1, False)
+def test_a_key_that_is_taken_is_refused_and_the_others_stay_out(txn: Any, count: int) -> None:
+    for rows in _forms([*range(500, 499 + count), 3]):
+        with pytest.raises(hc.DuplicateKeyError, match="primary key 3 is already in") as error:
+            txn.insert("orders", rows)
+        assert (error.value.keys, error.value.total) == ([3], 1)
+        assert not error.value.inside_input
 
 
 def test_many_taken_keys_are_counted_and_ten_are_shown(own_db: Any) -> None:
@@ -235,7 +206,7 @@ def test_own_rows_take_their_keys_too(txn: Any) -> None:
 
 
 def test_an_update_of_a_missing_row_is_not_found(txn: Any) -> None:
-    with pytest.raises(hc.NotFoundError, match="row 77 does not exist.*'orders'") as error:
+    with pytest.raises(hc.NotFoundError, match=r"row 77 does not exist.*'orders'") as error:
         txn.update("orders", 77, {"status": "x"})
     assert (error.value.kind, error.value.name) == ("row", 77)
     with pytest.raises(hc.NotFoundError, match="no such key in table 'lines'"):
@@ -263,26 +234,24 @@ def test_moving_a_row_onto_a_key_that_is_taken_is_refused(txn: Any) -> None:
         txn.update("orders", where="id in (3, 4)", set={"id": 500})
 
 
-@pytest.mark.parametrize("empty", [[], pa.table({"id": pa.array([], pa.int64())}), pd.DataFrame()])
+@pytest.mark.parametrize(
+    "empty", [[], pa.table({"id": pa.array([], pa.int64())})], ids=["rows", "arrow"]
+)
 def test_nothing_to_insert_is_no_error(txn: Any, empty: Any) -> None:
     assert txn.insert("orders", empty) == 0
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda txn: txn.upsert("events", {"text": "x", "n": 1}),
-        lambda txn: txn.upsert("events", pa.table({"n": list(range(20))})),
-        lambda txn: txn.get("events", 1),
-        lambda txn: txn.get_many("events", [1]),
-        lambda txn: txn.get_many("events", []),
-        lambda txn: txn.range("events"),
-        lambda txn: txn.range("events", 1, 2),
-        lambda txn: txn.update("events", 1, {"n": 2}),
-        lambda txn: txn.delete("events", 1),
-    ],
-    ids=["upsert", "bulk", "get", "many", "none", "range", "bounds", "update", "delete"],
-)
-def test_a_table_without_a_key_refuses_what_needs_one(txn: Any, call: Any) -> None:
-    with pytest.raises(hc.UsageError, match="no primary key"):
-        call(txn)
+def test_a_table_without_a_key_refuses_what_needs_one(txn: Any) -> None:
+    for verb, *arguments in (
+        ("upsert", {"text": "x", "n": 1}),
+        ("upsert", pa.table({"n": list(range(20))})),
+        ("get", 1),
+        ("get_many", [1]),
+        ("get_many", []),
+        ("range",),
+        ("range", 1, 2),
+        ("update", 1, {"n": 2}),
+        ("delete", 1),
+    ):
+        with pytest.raises(hc.UsageError, match="no primary key"):
+            getattr(txn, verb)("events", *arguments)
