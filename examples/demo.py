@@ -33,7 +33,7 @@ import halocline as hc
 # commit costs nothing and proves nothing.
 BUILD = Path(__file__).resolve().parent.parent / "build"
 
-SECONDS = 36.0
+SECONDS = 30.0
 LIVE_SHARE, RACE_SHARE, CRASH_SHARE = 0.42, 0.48, 0.10
 KILLS, KILLS_SHORT = 3, 1
 SHORT_SECONDS = 10.0

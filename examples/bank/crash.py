@@ -25,6 +25,8 @@ from bank.report import Report
 from bank.screen import Picture, Screen
 from bank.tables import Audit, money
 
+CHAPTER_SECONDS_MAX = 15.0
+"""No further kill once the chapter has taken so long: on a slow machine one must do."""
 Transfer = tuple[int, int, int]
 
 
@@ -98,8 +100,9 @@ def run(
     )
     random = Random()
     crashes: list[Crash] = []
+    until = perf_counter() + CHAPTER_SECONDS_MAX
     with screen.live("lrlll") as picture:
-        while len(crashes) < kills and not screen.signal:
+        while len(crashes) < kills and not screen.signal and perf_counter() < until:
             child = Child(place, threads, random.randrange(1 << 30))
             try:
                 _watch(screen, picture, child, crashes, seconds / kills * random.uniform(0.7, 1.3))

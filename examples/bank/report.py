@@ -16,8 +16,8 @@ from bank.screen import Screen, grid
 
 NEW_LINES = (
     "import halocline as hc",
-    'db = hc.open("shop"); db.create_table("fruit", {"id": int, "name": str}, "id")',
-    'db.run(lambda txn: txn.insert("fruit", {"id": 1, "name": "fig"}))',
+    'db = hc.open("shop"); db.create_table("pets", {"id": int, "name": str}, "id")',
+    'db.run(lambda txn: txn.insert("pets", {"id": 1, "name": "Ada"}))',
 )
 KEPT_LINES = (
     "import halocline as hc",
@@ -98,7 +98,7 @@ class Report:
 def show_place(screen: Screen, bank: Path, *, kept: bool) -> None:
     """Say where the data was, and three lines to go on with."""
     size_bytes = sum(path.stat().st_size for path in bank.rglob("*") if path.is_file())
-    fate = "kept" if kept else "removed now; --keep keeps it"
+    fate = "kept" if kept else "now removed; --keep keeps it"
     lines = "\n".join(KEPT_LINES if kept else NEW_LINES).replace("BANK", str(bank))
     code = Syntax(lines, "python", theme="ansi_dark", word_wrap=True, background_color="default")
     screen.put()

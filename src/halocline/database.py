@@ -156,6 +156,9 @@ class Database:
                 raise UsageError("a token is for transactions that write, not for reading")
             return self._begin_reading(at)
         txn = Transaction(core, self._log.visible_ts)
+        while txn.snapshot < core.engine.floor:
+            # GC raised the floor before it could see our pin: take a newer snapshot.
+            txn.snapshot = core.pins[id(txn)] = self._log.visible_ts
         if isolation != "snapshot":
             txn.record_reads()
         if checked is not None:
@@ -278,12 +281,12 @@ class Database:
                 order = committer.append_system(FLOOR, node)
                 engine.floor = floor
             self._log.wait(order)
-        # A pin that was published after the floor checks the floor again, so none is missed.
-        versions = sum(
-            collect(state, engine.floor, committer.lock) for state in list(engine.tables.values())
-        )
-        pinned = [txn for txn in self._core.pins.values() if txn < engine.floor]
-        forgotten = [] if pinned else engine.catalog.compact(engine.floor)
+        # A reader publishes its pin and then looks at the floor; we do it the other way round. So
+        # either it has seen the new floor, or we see its pin here.
+        bound = min([engine.floor, *list(self._core.pins.values())])
+        states = list(engine.tables.values())
+        versions = sum(collect(state, bound, committer.lock) for state in states)
+        forgotten = engine.catalog.compact(bound)
         for entry in forgotten:
             engine.tables.pop(entry.id, None)
         retention_us = int(parse_duration(engine.options.token_retention) * 1e6)

@@ -97,8 +97,9 @@ def strike(k: int, mode: Mode, call: Callable[[], object]) -> Strike:
     """Make the call and interrupt it. Main thread only: nobody else gets signals."""
     tracer = _Tracer(k, mode)
     returned = False
-    before = sys.gettrace()
+    before, hook = sys.gettrace(), sys.unraisablehook
     handler = signal.signal(signal.SIGINT, tracer.handle)
+    sys.unraisablehook = without_interrupts(hook)
     try:
         sys.settrace(tracer.frame)
         call()
@@ -112,7 +113,18 @@ def strike(k: int, mode: Mode, call: Callable[[], object]) -> Strike:
     finally:
         sys.settrace(before)
         signal.signal(signal.SIGINT, handler)
+        sys.unraisablehook = hook
     return Strike(bool(tracer.where), returned, tracer.where)
+
+
+def without_interrupts(hook: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Whatever is raised inside a `__del__` is lost, and Python says so. An interrupt may be."""
+
+    def filtered(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            hook(lost)
+
+    return filtered
 
 
 def count(mode: Mode, call: Callable[[], object]) -> int:

@@ -11,6 +11,7 @@ import os
 import random
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ import pytest
 
 import halocline
 from halocline import Options, UnavailableError
-from tests.sim.interrupts import Mode, Strike, count, strike
+from tests.sim.interrupts import Mode, Strike, count, strike, without_interrupts
 
 SMALL = Options(
     page_rows=4,
@@ -320,12 +321,6 @@ def _check_ceilings(bench: Bench, label: str) -> None:
 # -- real signals --------------------------------------------------------------------------------
 
 
-swallows = pytest.mark.filterwarnings(
-    # Whatever is raised inside a `__del__` is lost, and Python says so.
-    "ignore:Exception ignored in. <function LocalFile.__del__:pytest.PytestUnraisableExceptionWarning"
-)
-
-
 class _Storm:
     """Real signals at the main thread, whenever it has said that it may be struck."""
 
@@ -348,6 +343,8 @@ class _Storm:
 
     def __enter__(self) -> _Storm:
         self._before = signal.signal(signal.SIGINT, self.handle)
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = without_interrupts(self._hook)
         self._thread.start()
         return self
 
@@ -355,6 +352,7 @@ class _Storm:
         self._stop.set()
         self._thread.join(20)
         signal.signal(signal.SIGINT, self._before)
+        sys.unraisablehook = self._hook
 
 
 def _commit_beside(bench: Bench, stop: threading.Event, first: int, failures: list[str]) -> None:
@@ -427,20 +425,17 @@ def _ride_out(tmp_path: Path, durability: str, seconds: float, seed: int) -> Non
     assert interrupts >= 3
 
 
-@swallows
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_real_signals_beside_other_writers(tmp_path: Path, durability: str) -> None:
     _ride_out(tmp_path, durability, seconds=1.5, seed=1)
 
 
 @pytest.mark.sim
-@swallows
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_real_signals_for_a_long_time(tmp_path: Path, durability: str) -> None:
     _ride_out(tmp_path, durability, seconds=60, seed=secrets.randbelow(1 << 30))
 
 
-@swallows
 def test_a_timer_that_interrupts_a_loop_of_commits(tmp_path: Path) -> None:
     """setitimer: the signal comes from the kernel, at the main thread's own expense."""
     bench = Bench(tmp_path)
@@ -449,7 +444,8 @@ def test_a_timer_that_interrupts_a_loop_of_commits(tmp_path: Path) -> None:
     def handle(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, handle)
+    before, hook = signal.signal(signal.SIGALRM, handle), sys.unraisablehook
+    sys.unraisablehook = without_interrupts(hook)
     try:
         for round_ in range(120):
             bench.refresh()
@@ -471,6 +467,7 @@ def test_a_timer_that_interrupts_a_loop_of_commits(tmp_path: Path) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = hook
     bench.reopen("at the end")
     bench.db.close()
     print(interrupts, "interrupts")

@@ -119,6 +119,7 @@ class Allocator:
         for number in log_numbers(self._files):
             if number < keep:
                 self._files.remove(path_of(number))
+        self._firsts = [first for first in self._firsts if first[1] >= keep]
 
     def trim_file(self, number: int, end: int) -> None:
         """Trim a file of an earlier epoch."""

@@ -42,7 +42,7 @@ from halocline.config import Durability, Options
 from halocline.errors import Outcome, UnavailableError, UsageError
 from halocline.log.allocate import Allocator, Fresh
 from halocline.log.flusher import Flusher
-from halocline.log.format import ENTRY_EXTRA_MAX, PAYLOAD_BYTES_MAX, SECTOR, file_seed
+from halocline.log.format import CKP, ENTRY_EXTRA_MAX, PAYLOAD_BYTES_MAX, SECTOR, file_seed
 from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
@@ -77,6 +77,7 @@ class Log:
         self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
         for span in recovery.spans:
             self._allocator.note(span.header.first_order, span.header.number)
+        self._checkpoint = recovery.checkpoint.order if recovery.checkpoint else 0
         self._sync_always = durability == "sync"
         self._unsynced_max = options.log_buffer_bytes
         fresh = self._as_written(self._allocator.first_file(recovery.tail.number + 1))
@@ -143,6 +144,8 @@ class Log:
             if visible_ts > self._ts:
                 self._ts = visible_ts
             order = at.order
+            if type == CKP:
+                self._checkpoint = order
             at.order = order + 1
             at.lsns[group] += 1
             at.crc = crc
@@ -228,10 +231,13 @@ class Log:
         return self._allocator.file_of(order)
 
     def truncate_before(self, file_number: int) -> None:
-        """Delete whole files, oldest first (W-19). The one that is being written stays."""
-        # A header that is not durable yet must not be the only one left.
-        keep = self._tape.active.number - (0 if self._tape.header_is_durable() else 1)
-        self._allocator.remove_before(min(file_number, keep))
+        """Delete whole files, oldest first (W-19); never one at or behind the last checkpoint.
+
+        Only a durable checkpoint makes the beginning of a log dispensable.
+        """
+        if 0 < self._checkpoint <= self._tape.durable:
+            keep = min(file_number, self._allocator.file_of(self._checkpoint))
+            self._allocator.remove_before(keep)
 
     def close(self) -> None:
         """Make everything durable and let go. Twice is harmless."""

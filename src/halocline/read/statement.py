@@ -2,8 +2,8 @@
 
 Only SELECT reaches DuckDB (WITH, UNION and VALUES inside it too), and no other kind of statement
 may hide in it: DuckDB runs an INSERT inside a WITH. Tables must be tables of the database or names
-the query itself defines; table functions are refused but for the few that only make rows out of their
-arguments, because COPY, ATTACH, read_csv and their like reach files.
+the query itself defines; table functions are refused but for the few that only make rows out of
+their arguments, because COPY, ATTACH, read_csv and their like reach files.
 
 A `where=` or `order=` is an expression over one table: its own columns, no subquery, no aggregate,
 no second statement. Columns are checked here, so that the error names what the caller wrote.

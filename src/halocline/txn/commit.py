@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from halocline.clock import Clock
 from halocline.codec import encode as encode_rows
-from halocline.errors import ConflictError, UnavailableError
+from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.rows.engine import EngineState
@@ -72,6 +72,8 @@ class Committer:
         self.lock = Lock()
         self.next_ts = max(engine.ts_ceiling, engine.last_ts) + 1
         self._wall_us = clock.wall_us
+        self.stopped = False
+        """Nothing commits behind the last record of an epoch."""
         self._ids = count(1)
         self._bulk_rows = engine.options.bulk_rows
 
@@ -114,10 +116,11 @@ class Committer:
             for step in rebases:
                 rebase(step)
         self.log.wait(order)
-        for changes in tables.values():
-            if changes.state.owes:
-                tidy(changes.state, self.lock)
         return commit_ts
+
+    def tidy(self, state: TableState) -> None:
+        """Freeze and merge what a commit left behind. Called when its outcome is settled."""
+        tidy(state, self.lock)
 
     def commit_single(self, snapshot: int, single: Single) -> int:
         """Commit one inserted or updated row; 0 when the long way must decide.
@@ -141,6 +144,7 @@ class Committer:
                 or engine.catalog.last_ddl_ts > snapshot
                 or self.next_ts >= engine.ts_ceiling
                 or rowid >= engine.rowid_ceiling
+                or self.stopped
             ):
                 return 0
             log.reserve(len(body) + ONE_ROW_BYTES)
@@ -174,8 +178,6 @@ class Committer:
                 log.poison(error)
                 raise
         log.wait(order)
-        if state.owes:
-            tidy(state, self.lock)
         return commit_ts
 
     def append_system(self, kind: int, payload: bytes) -> int:
@@ -197,6 +199,7 @@ class Committer:
             epoch=self.log.epoch, ts_ceiling=self.next_ts - 1, rowid_ceiling=used, closed=True
         )
         with self.lock:
+            self.stopped = True
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 
@@ -326,10 +329,11 @@ class Committer:
 
     def _known(self, txn: Work) -> int:
         """commit_ts of a token that another commit has brought meanwhile, else 0."""
+        if self.stopped:
+            raise UsageError("the database is closed")
         if self.log.failed is not None:
-            raise UnavailableError(
-                "the database stopped after an error: close it and open it again"
-            )
+            text = "the database stopped after an error: close it and open it again"
+            raise UnavailableError(text)
         return self.engine.tokens.find(txn.token) if txn.token is not None else 0
 
     def _wait_known(self, commit_ts: int) -> int:

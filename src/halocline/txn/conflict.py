@@ -104,7 +104,9 @@ def check_parts(changes: TableChanges, delta: Delta) -> list[Rebase]:
                 reason = "the row was updated or deleted by another transaction"
                 raise _conflict(changes, reason, key, tombstone.commit_ts)
             newest = _follow(changes, rowid, key, set(part.changed))
-            changes.updates[rowid] = Intent(key, part.row(offset), set(part.changed))
+            changes.updates[rowid] = Intent(
+                key, part.row(changes.schema, offset), set(part.changed)
+            )
             part.dropped.add(offset)
             rebases.append(Rebase(changes, rowid, newest))
     return rebases

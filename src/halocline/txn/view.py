@@ -37,7 +37,7 @@ def see(changes: TableChanges, key: Any, snapshot: int) -> tuple[Row | None, int
             part, offset = hit
             if part.table is None:
                 return None, 0
-            return part.row(offset), part_id(changes, part, offset)
+            return part.row(changes.schema, offset), part_id(changes, part, offset)
     rowid = find(changes.state, key, snapshot)
     return (changes.state.row(rowid), rowid) if rowid else (None, 0)
 

@@ -82,7 +82,11 @@ class Work:
         except BaseException:
             self._finish("failed at commit")
             raise
+        states = [changes.state for changes in self.changes.values()]
         self._finish("committed")
+        for state in states:
+            if state.owes and self._core.committer is not None:
+                self._core.committer.tidy(state)
         return self.commit_ts
 
     def rollback(self) -> None:
@@ -108,6 +112,8 @@ class Work:
         self._state = "committed"
         self._writable = self._fresh = False
         core.pins.pop(id(self), None)
+        if single[0].owes:
+            core.committer.tidy(single[0])
         return True
 
     def __del__(self) -> None:

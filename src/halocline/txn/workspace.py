@@ -30,6 +30,7 @@ from pyroaring import BitMap
 from halocline.rows.memtree import Run
 from halocline.rows.page import Int64Array, Row
 from halocline.rows.state import TableState
+from halocline.schema import Schema
 from halocline.txn.commands import Command, Kind
 
 
@@ -87,9 +88,10 @@ class Part:
                 return offset
         return -1
 
-    def row(self, offset: int) -> Row:
+    def row(self, schema: Schema, offset: int) -> Row:
         assert self.table is not None
-        return tuple(self.table.column(i)[offset].as_py() for i in range(self.table.num_columns))
+        (row,) = schema.from_table(self.table.slice(offset, 1))
+        return row
 
     def kept(self) -> Int64Array:
         """Offsets that were not taken back."""

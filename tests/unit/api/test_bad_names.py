@@ -55,19 +55,19 @@ def test_among_many_tables_the_nearest_is_named(open_db: Any) -> None:
             call()
 
 
-def test_the_database_says_the_same(shop_db: Any) -> None:
+def test_the_database_says_the_same(own_db: Any) -> None:
     for call in (
-        lambda: shop_db.table("ordres"),
-        lambda: shop_db.drop_table("ordres"),
-        lambda: shop_db.changes("ordres", 0),
-        lambda: shop_db.sql("select * from ordres"),
+        lambda: own_db.table("ordres"),
+        lambda: own_db.drop_table("ordres"),
+        lambda: own_db.changes("ordres", 0),
+        lambda: own_db.sql("select * from ordres"),
     ):
         with pytest.raises(hc.NotFoundError, match="'ordres'"):
             call()
-    for call in (lambda: shop_db.table(["orders"]), lambda: shop_db.changes(["orders"], 0)):
+    for call in (lambda: own_db.table(["orders"]), lambda: own_db.changes(["orders"], 0)):
         with pytest.raises(hc.UsageError):
             call()
-    shop_db.drop_table("ordres", if_exists=True)
+    own_db.drop_table("ordres", if_exists=True)
 
 
 def test_a_handle_of_a_table_that_was_dropped_says_so(own_db: Any) -> None:

@@ -70,6 +70,7 @@ def test_w07_lsns_go_on_after_the_files_that_held_them_are_gone() -> None:
     commit(log, b"part", group=2)
     while log.file_of(1 << 62) < 3:
         commit(log, payload(1, 200))
+    commit(log, b"checkpoint", group=3, type=CKP)
     log.truncate_before(3)
     log.close()
     log, _ = start(files)
@@ -340,12 +341,13 @@ def test_w19_truncation_deletes_whole_files_oldest_first() -> None:
     log, _ = start(files)
     while log.file_of(1 << 62) < 5:
         commit(log, payload(1, 200))
-    last = len(entries_of(files.crash_image(all=True)))
+    last = commit(log, b"checkpoint", group=3, type=CKP)
     first_kept = next(order for order in range(1, 1000) if log.file_of(order) == 4)
     before = len(files.operations)
     log.truncate_before(4)
     removed = [one.path for one in files.operations[before:] if one.kind == "remove"]
     assert removed == [path_of(1), path_of(2), path_of(3)]
+    assert log.file_of(1) == 4
     log.truncate_before(100)
     assert log_numbers(files)[0] == 5
     log.close()
@@ -356,14 +358,39 @@ def test_w19_truncation_deletes_whole_files_oldest_first() -> None:
         list(recovery.entries(start_order=1))
 
 
-def test_w19_a_file_whose_header_is_not_durable_never_becomes_the_only_one() -> None:
+def test_w19_nothing_is_deleted_without_a_durable_checkpoint_behind_it() -> None:
     files = FaultyFiles()
     log, _ = start(files)
-    commit(log, payload(1, 500))
-    log.reserve(1000)  # Rolls; the new file has no durable byte yet.
-    assert log.file_of(2) == 2
-    log.truncate_before(2)
-    assert payloads(recovered(files.crash_image(none=True))) == [payload(1, 500)]
+    while log.file_of(1 << 62) < 3:
+        commit(log, payload(1, 200))
+    log.truncate_before(3)
+    assert log_numbers(files)[0] == 1
+    log.reserve(20)
+    order = log.append(3, CKP, b"checkpoint")
+    log.truncate_before(3)
+    assert log_numbers(files)[0] == 1
+    log.wait(order)
+    while log.file_of(1 << 62) < 5:
+        commit(log, payload(1, 200))
+    log.truncate_before(5)
+    assert log_numbers(files)[0] == log.file_of(order) < 5
+    log.close()
+    # The next epoch remembers the checkpoint.
+    log, recovery = start(files)
+    assert recovery.checkpoint is not None
+    log.truncate_before(1000)
+    assert log_numbers(files)[0] == log.file_of(order)
+
+
+def test_w19_a_beginning_that_nobody_gave_up_is_a_lost_file() -> None:
+    files = FaultyFiles()
+    log, _ = start(files)
+    while log.file_of(1 << 62) < 3:
+        commit(log, payload(1, 200))
+    log.close()
+    files.remove(path_of(1))
+    with pytest.raises(CorruptionError, match="missing"):
+        recovered(files)
 
 
 def test_w20_several_databases_are_independent_log_spaces(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from halocline.config import Durability
-from halocline.log import AC, Entry, Log, read_log
+from halocline.log import AC, CKP, Entry, Log, read_log
 from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.unit.log.rig import TINY, commit, payload, recovered, start
 
@@ -40,6 +40,9 @@ class Run:
             self._group(log)
             for size in SIZES[7:]:
                 self._commit(log, size)
+            self.sent.append(b"checkpoint")
+            commit(log, self.sent[-1], group=3, type=CKP)
+            self.acknowledged = len(self.sent)
             self.removed = self.acknowledged
             log.truncate_before(3)
             self._commit(log, 50)

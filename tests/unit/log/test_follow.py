@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halocline.errors import CorruptionError
-from halocline.log import AC, Follower, LogGone, read_log
+from halocline.log import AC, CKP, Follower, LogGone, read_log
 from halocline.log.format import SECTOR
 from halocline.log.names import path_of
 from halocline.log.published import PublishedPage, Publisher, decode_page, read_published
@@ -127,6 +127,7 @@ def test_a_follower_whose_next_file_is_gone_must_reload() -> None:
     assert _orders(follower) == [1]
     while log.file_of(1 << 62) < 4:
         commit(log, payload(2, 300))
+    commit(log, b"checkpoint", group=3, type=CKP)
     log.truncate_before(4)
     with pytest.raises(LogGone) as caught:
         _orders(follower)
@@ -140,10 +141,12 @@ def test_a_follower_can_begin_in_the_middle() -> None:
         commit(log, payload(number, 200), number)
     assert _orders(Follower(files, TINY, start_order=20)) == list(range(20, 40))
     assert _orders(Follower(files, TINY, start_order=40)) == []
+    commit(log, b"checkpoint", group=3, type=CKP)
     log.truncate_before(3)
-    first = min(order for order in range(1, 40) if log.file_of(order) >= 3)
-    assert _orders(Follower(files, TINY, start_order=first)) == list(range(first, 40))
-    assert _orders(Follower(files, TINY)) == list(range(first, 40))
+    first = recovered(files.crash_image(all=True)).first_order
+    assert 1 < first < 40
+    assert _orders(Follower(files, TINY, start_order=first)) == list(range(first, 41))
+    assert _orders(Follower(files, TINY)) == list(range(first, 41))
     with pytest.raises(LogGone):
         _orders(Follower(files, TINY, start_order=first - 1))
 
