@@ -19,6 +19,7 @@ from halocline.clock import Clock
 from halocline.config import Durability, Options
 from halocline.errors import NotFoundError, UnavailableError, UsageError
 from halocline.log import Follower, Log, LogGone, read_log, recover, transactions
+from halocline.log.replay import Parts
 from halocline.rows import EngineState
 from halocline.store import Files, LocalFiles, Lock, LockedError
 from halocline.txn import Committer
@@ -103,6 +104,8 @@ class Reader:
         self._files = files
         self._options = options
         self._lock = ThreadLock()
+        self._parts: Parts = {}
+        """Parts of transactions whose last entry has not arrived yet."""
         self.engine = EngineState(options)
         self._follower = self._begin(clock)
         self.refresh()
@@ -128,7 +131,7 @@ class Reader:
         """Fold everything that became durable since the last look."""
         with self._lock:
             try:
-                for record in transactions(self._follower.poll()):
+                for record in transactions(self._follower.poll(), self._parts):
                     self.engine.fold_record(record)
             except LogGone:
                 raise UnavailableError(

@@ -22,7 +22,7 @@ Commit. What others have committed since the snapshot wins:
 - if I am serializable, nothing that I have read may have changed: keys, key ranges, whole tables,
   and the names of tables. An error that tells whether a row or table is there is a read too.
 
-DDL. Names are fought over at once: creating a name that another open transaction is creating, or
+DDL. Names are fought over at once: creating a name that another open transaction has created, or
 that was created or dropped since my snapshot, is a conflict, and so is dropping a table that another
 is dropping or has dropped. From my first DDL on, every name I look up must still mean the same when
 I commit.
@@ -132,6 +132,8 @@ class Txn:
     work: dict[Table, Work] = field(default_factory=dict)
     created: list[Table] = field(default_factory=list)
     dropped: list[Table] = field(default_factory=list)
+    claimed: set[str] = field(default_factory=set)
+    """Names it has created; they stay its own until it ends, also if it drops the table again."""
     rows_read: list[tuple[Table, Callable[[Row], bool]]] = field(default_factory=list)
     names_read: set[str] = field(default_factory=set)
     """Names that must mean the same at commit."""
@@ -349,10 +351,11 @@ class Model:
             if if_not_exists:
                 return
             raise Refused(AlreadyExistsError)
-        rivals = [table for other in self._others(txn) for table in other.created]
-        if any(same(table.name, name) for table in rivals) or self._name_changed(txn, name):
+        claimed = any(name.casefold() in other.claimed for other in self._others(txn))
+        if claimed or self._name_changed(txn, name):
             raise Refused(ConflictError)
         txn.created.append(Table(name, shape))
+        txn.claimed.add(name.casefold())
         txn.did_ddl = True
 
     def drop(self, txn: Txn, name: str, *, if_exists: bool = False) -> None:

@@ -51,6 +51,9 @@ class _Tracer:
         self.left = k
         self.mode = mode
         self.where = ""
+        # One object each for as long as we live: the interpreter does not hold on to the trace
+        # function that it is just calling.
+        self.on_frame, self.on_opcode = self.frame, self.opcode
 
     def frame(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Called for every new frame: only those of the engine are followed."""
@@ -58,7 +61,7 @@ class _Tracer:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
-        return self.opcode if self.left else _mark
+        return self.on_opcode if self.left else _mark
 
     def opcode(self, frame: FrameType, event: str, argument: Any) -> Any:
         counts = event == "opcode" and (
@@ -68,7 +71,7 @@ class _Tracer:
             self.left -= 1
             if not self.left:
                 return self._fire(frame)
-        return self.opcode
+        return self.on_opcode
 
     def _fire(self, frame: FrameType) -> Any:
         if self.mode == "raise":
@@ -101,7 +104,7 @@ def strike(k: int, mode: Mode, call: Callable[[], object]) -> Strike:
     handler = signal.signal(signal.SIGINT, tracer.handle)
     sys.unraisablehook = without_interrupts(hook)
     try:
-        sys.settrace(tracer.frame)
+        sys.settrace(tracer.on_frame)
         call()
         returned = True
         sys.settrace(None)
@@ -132,7 +135,7 @@ def count(mode: Mode, call: Callable[[], object]) -> int:
     far = 1 << 60
     tracer = _Tracer(far, mode)
     before = sys.gettrace()
-    sys.settrace(tracer.frame)
+    sys.settrace(tracer.on_frame)
     try:
         call()
     finally:

@@ -95,8 +95,8 @@ class Damaged:
 
 
 @pytest.fixture(params=["closed", "killed"])
-def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Damaged]:
-    damaged = Damaged(tmp_path / "db", closed=request.param == "closed")
+def damaged(request: pytest.FixtureRequest, memory_path: Path) -> Iterator[Damaged]:
+    damaged = Damaged(memory_path / "db", closed=request.param == "closed")
     yield damaged
     damaged.mend()
     assert damaged.outcome("mended again") == ""
@@ -207,9 +207,9 @@ def test_missing_files(damaged: Damaged) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_missing_beginning_is_never_a_shorter_history(tmp_path: Path, read_only: bool) -> None:
+def test_a_missing_beginning_is_never_a_shorter_history(memory_path: Path, read_only: bool) -> None:
     """Files that stand for themselves: the later ones do not need the first."""
-    root = tmp_path / "db"
+    root = memory_path / "db"
     with Database(LocalFiles(root), "db", options=TINY) as db:
         db.create_table("a", {"id": int, "text": str}, primary_key="id")
         for key in range(4):
@@ -291,9 +291,9 @@ def test_copied_files(damaged: Damaged) -> None:
         damaged.mend()
 
 
-def test_foreign_files(damaged: Damaged, tmp_path: Path) -> None:
+def test_foreign_files(damaged: Damaged, memory_path: Path) -> None:
     """The same file of another database that has had the very same life."""
-    foreign = Damaged(tmp_path / "other", closed=True, seed=8)
+    foreign = Damaged(memory_path / "other", closed=True, seed=8)
     for path in damaged.logs:
         damaged.put(path, foreign.whole[path])
         label = f"{path} of another database"
@@ -303,9 +303,9 @@ def test_foreign_files(damaged: Damaged, tmp_path: Path) -> None:
         damaged.mend()
 
 
-def test_an_older_copy_of_the_last_file(tmp_path: Path) -> None:
+def test_an_older_copy_of_the_last_file(memory_path: Path) -> None:
     """Restoring one file from a backup is a shorter history."""
-    damaged = Damaged(tmp_path / "db", closed=True)
+    damaged = Damaged(memory_path / "db", closed=True)
     path = damaged.logs[-1]
     data = damaged.whole[path]
     end = len(data.rstrip(b"\0"))

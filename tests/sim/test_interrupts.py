@@ -186,8 +186,8 @@ def _interrupt_commit(bench: Bench, work: Work, mode: Mode, k: int) -> tuple[Str
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
+def bench(memory_path: Path) -> Iterator[Bench]:
+    bench = Bench(memory_path)
     yield bench
     bench.reopen("at the end")
     bench.db.close()
@@ -252,9 +252,9 @@ def test_ctrl_c_in_larger_commits(bench: Bench, work: Work, mode: Mode) -> None:
 @pytest.mark.parametrize("mode", ["signal", "raise"])
 @pytest.mark.parametrize("work", WORKS)
 def test_ctrl_c_at_every_opcode_of_larger_commits(
-    tmp_path: Path, work: Work, mode: Mode, durability: str
+    memory_path: Path, work: Work, mode: Mode, durability: str
 ) -> None:
-    bench = Bench(tmp_path, durability)
+    bench = Bench(memory_path, durability)
     for k in range(1, _opcodes(bench, work, mode) + 1):
         _interrupt_commit(bench, work, mode, k)
     bench.reopen("at the end")
@@ -281,10 +281,10 @@ def test_ctrl_c_anywhere_in_a_transaction(bench: Bench) -> None:
         strike_at(k)
 
 
-def test_ctrl_c_while_a_block_of_timestamps_is_extended(tmp_path: Path) -> None:
+def test_ctrl_c_while_a_block_of_timestamps_is_extended(memory_path: Path) -> None:
     """Afterwards no timestamp is issued that the log has not promised to this epoch."""
     options = Options(log_file_bytes_first=4096, log_file_bytes=8192, sequence_block=3)
-    bench = Bench(tmp_path, options=options)
+    bench = Bench(memory_path, options=options)
     key = bench.take()
     for k in range(1, 900, 7):
         bench.refresh()
@@ -409,9 +409,9 @@ def _weather(bench: Bench, storm: _Storm, seconds: float, first: int) -> int:
     return interrupts
 
 
-def _ride_out(tmp_path: Path, durability: str, seconds: float, seed: int) -> None:
+def _ride_out(memory_path: Path, durability: str, seconds: float, seed: int) -> None:
     options = Options(log_file_bytes_first=64 * 1024, log_file_bytes=256 * 1024)
-    bench = Bench(tmp_path, durability, options)
+    bench = Bench(memory_path, durability, options)
     interrupts, lives = 0, 0
     ends = time.monotonic() + seconds
     with _Storm(seed) as storm:
@@ -426,19 +426,19 @@ def _ride_out(tmp_path: Path, durability: str, seconds: float, seed: int) -> Non
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-def test_real_signals_beside_other_writers(tmp_path: Path, durability: str) -> None:
-    _ride_out(tmp_path, durability, seconds=1.5, seed=1)
+def test_real_signals_beside_other_writers(memory_path: Path, durability: str) -> None:
+    _ride_out(memory_path, durability, seconds=1.5, seed=1)
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", ["sync", "async"])
-def test_real_signals_for_a_long_time(tmp_path: Path, durability: str) -> None:
-    _ride_out(tmp_path, durability, seconds=60, seed=secrets.randbelow(1 << 30))
+def test_real_signals_for_a_long_time(memory_path: Path, durability: str) -> None:
+    _ride_out(memory_path, durability, seconds=60, seed=secrets.randbelow(1 << 30))
 
 
-def test_a_timer_that_interrupts_a_loop_of_commits(tmp_path: Path) -> None:
+def test_a_timer_that_interrupts_a_loop_of_commits(memory_path: Path) -> None:
     """setitimer: the signal comes from the kernel, at the main thread's own expense."""
-    bench = Bench(tmp_path)
+    bench = Bench(memory_path)
     interrupts = 0
 
     def handle(number: int, frame: object) -> None:

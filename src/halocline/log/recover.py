@@ -94,9 +94,10 @@ class Recovery:
                 continue
             cursor = Cursor.begin(span.header)
             image = read_image(self.files, span.header.number, span.end)
-            for entry in read_entries(image, 0, span.end, cursor):
-                if entry.order >= start_order:
-                    yield entry
+            found = read_entries(image, 0, span.end, cursor)
+            if start_order > span.header.first_order:
+                found = (entry for entry in found if entry.order >= start_order)
+            yield from found
             if cursor.offset != span.end:
                 raise CorruptionError(
                     path_of(span.header.number), "changed while it was read", offset=cursor.offset

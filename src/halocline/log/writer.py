@@ -231,10 +231,7 @@ class Log:
         return self._allocator.file_of(order)
 
     def truncate_before(self, file_number: int) -> None:
-        """Delete whole files, oldest first (W-19); never one at or behind the last checkpoint.
-
-        Only a durable checkpoint makes the beginning of a log dispensable.
-        """
+        """Delete whole files, oldest first (W-19), as far as a durable checkpoint allows."""
         if 0 < self._checkpoint <= self._tape.durable:
             keep = min(file_number, self._allocator.file_of(self._checkpoint))
             self._allocator.remove_before(keep)

@@ -206,7 +206,7 @@ def test_following_beside_a_writer_is_gapless(tmp_path: Path) -> None:
 
     def write() -> None:
         try:
-            for number in range(1, 301):
+            for number in range(1, 151):
                 commit(log, payload(number, 150), number)
         except BaseException as error:
             failures.append(error)
@@ -216,13 +216,13 @@ def test_following_beside_a_writer_is_gapless(tmp_path: Path) -> None:
     writer.start()
     follower = Follower(LocalFiles(tmp_path), TINY)
     seen: list[int] = []
-    while len(seen) < 300 and not failures:
+    while len(seen) < 150 and not failures:
         seen += _orders(follower)
         assert follower.visible_ts <= len(seen)
     writer.join()
     log.close()
     assert failures == []
-    assert seen == list(range(1, 301))
+    assert seen == list(range(1, 151))
 
 
 def test_the_page_is_written_and_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from halocline.errors import CorruptionError
 from halocline.log import AC, Entry, read_log
 from halocline.log.format import SECTOR
 from halocline.log.names import log_numbers, path_of
+from halocline.log.recover import _survey
 from halocline.store.faulty import FaultyFiles
 from tests.unit.log.rig import (
     ROOMY,
@@ -73,7 +74,8 @@ def _meaningful(files: FaultyFiles) -> dict[int, set[int]]:
 
 def _outcome(files: FaultyFiles) -> list[Entry] | None:
     try:
-        return list(read_log(files, TINY).entries())
+        # What `recover` and `read_log` both begin with; the latter looks three times.
+        return list(_survey(files)[0].entries())
     except CorruptionError:
         return None
 
