@@ -1,7 +1,10 @@
-"""The bank of the demo: its tables, the work on them, and the chapters that `demo.py` tells.
+"""The bank of the demo: its tables, the work on them, and the chapters of its story.
 
-tables.py   accounts, transfers, audits; a transfer and an audit
-writers.py  threads that do one thing over and over, counted
-screen.py   a live terminal, or plain lines      report.py   what was shown, with figures
-live.py -> race.py -> crash.py (child.py) -> undo.py         the four chapters
+    tables.py    accounts, transfers, audits; a transfer and an audit
+    writers.py   threads that do one thing over and over, counted
+    screen.py    a live terminal, or plain lines
+    report.py    what was shown, with figures
+    story.py     the four chapters: live.py, race.py (peer.py), crash.py (child.py), undo.py
+
+Start with tables.py, then live.py.
 """

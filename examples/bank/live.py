@@ -129,7 +129,8 @@ def _cells(writers: Writers, auditor: Auditor, rate: float, meter: Meter, width:
     same = sum(seen.total == tables.TOTAL_CENTS for seen in audits)
     strays = sum(seen.strays for seen in audits)
     total = money(audits[-1].total) if audits else ""
-    now_ms = auditor.query_ms[-1] if auditor.query_ms else 0.0
+    # One query alone jumps about.
+    now_ms = statistics.median(auditor.query_ms[-10:] or [0.0])
     line = sparkline(list(meter.rates), max(width, 8))
     percent = 100 * writers.retries / max(commits, 1)
     return [

@@ -77,6 +77,7 @@ def run(screen: Screen, report: Report, place: Path, *, threads: int, seconds: f
         with screen.live("llrll") as picture:
             for contest in contests:
                 _race(screen, contest, lambda: picture.show(*_picture(contests)))
+            picture.show(*_picture(contests))
         with db.begin() as txn:
             assert tables.audit(txn).total == peer.total() == tables.TOTAL_CENTS
     for contest in contests:

@@ -19,10 +19,11 @@ _SETTINGS = (
     # What outgrows memory= is an error, not a file in whatever directory the program runs in.
     "set temp_directory=''",
     "set enable_external_access=false",
-    "set python_enable_replacements=false",
+    # Global, because a cursor is a session of its own.
+    "set global python_enable_replacements=false",
     "set autoinstall_known_extensions=false",
     "set autoload_known_extensions=false",
-    "set TimeZone='UTC'",
+    "set global TimeZone='UTC'",
 )
 
 
@@ -36,24 +37,25 @@ class Duck:
         self._instance: duckdb.DuckDBPyConnection | None = None
 
     def query(
-        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table]
+        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table], quoted: str = ""
     ) -> pa.Table:
-        """Run one SELECT to the end."""
+        """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
         cursor = self._cursor()
         try:
-            return self._relation(cursor, text, params, tables).to_arrow_table()
+            return self._relation(cursor, text, params, tables, quoted).to_arrow_table()
         except duckdb.Error as error:
             raise _translate(error) from error
         finally:
             cursor.close()
 
     def stream(
-        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table]
+        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table], quoted: str = ""
     ) -> pa.RecordBatchReader:
         """The same, batch by batch; the cursor lives until the reader is done or dropped."""
         cursor = self._cursor()
         try:
-            reader = self._relation(cursor, text, params, tables).to_arrow_reader(65536)
+            relation = self._relation(cursor, text, params, tables, quoted)
+            reader = relation.to_arrow_reader(65536)
         except duckdb.Error as error:
             cursor.close()
             raise _translate(error) from error
@@ -80,10 +82,18 @@ class Duck:
         text: str,
         params: Sequence[object],
         tables: Mapping[str, pa.Table],
+        quoted: str,
     ) -> duckdb.DuckDBPyRelation:
         for name, table in tables.items():
             cursor.register(name, table)
-        relation = cursor.sql(text, params=list(params) if params else None)
+        values = list(params) if params else None
+        try:
+            relation = cursor.sql(text, params=values)
+        except duckdb.ParserException:
+            # A column called `at`, say: a keyword here, a plain name to everybody else.
+            if not quoted:
+                raise
+            relation = cursor.sql(quoted, params=values)
         assert relation is not None, "a SELECT always has a result"
         return relation
 

@@ -60,6 +60,8 @@ class Query:
     """A checked SELECT: its text, the tables it names, and the names it defines itself."""
 
     text: str
+    quoted: str
+    """The same with every name quoted: for texts that use a keyword of DuckDB as a name."""
     tables: tuple[str, ...]
     defined: frozenset[str]
 
@@ -82,7 +84,8 @@ def _parse_query(text: str) -> Query:
     defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
     names = [_table_name(table) for table in tree.find_all(exp.Table)]
     tables = dict.fromkeys(name for name in names if name is not None)
-    return Query(text, tuple(tables), frozenset(defined))
+    quoted = tree.sql(dialect="duckdb", identify=True)
+    return Query(text, quoted, tuple(tables), frozenset(defined))
 
 
 def parse_where(text: str, schema: Schema, table: str) -> str:
@@ -91,7 +94,8 @@ def parse_where(text: str, schema: Schema, table: str) -> str:
     if not text.strip():
         raise UsageError('where= must be an SQL expression such as "status = ?"')
     tree = _clause(f"select 1 from t where {text}\n", "where", text)
-    return f"({_bind(tree.this, schema, table, text).sql(dialect='duckdb')})"
+    bound = _bind(tree.this, schema, table, text)
+    return f"({bound.sql(dialect='duckdb', identify=True)})"
 
 
 def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
@@ -102,7 +106,7 @@ def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
         terms = ", ".join(quote(schema.names[schema.position(term)]) for term in terms)
     tree = _clause(f"select 1 from t order by {terms}\n", "order", terms)
     bound = [_bind(term, schema, table, terms) for term in tree.expressions]
-    return ", ".join(term.sql(dialect="duckdb") for term in bound)
+    return ", ".join(term.sql(dialect="duckdb", identify=True) for term in bound)
 
 
 def quote(identifier: str) -> str:

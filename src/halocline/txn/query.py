@@ -38,7 +38,7 @@ def select(
         txn.note_scan(changes)
         tables[name] = visible(changes, txn.snapshot)
     run = core.duck.stream if stream else core.duck.query
-    return run(parsed.text, values, tables)
+    return run(parsed.text, values, tables, parsed.quoted)
 
 
 def scan(

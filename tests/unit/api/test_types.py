@@ -1,0 +1,265 @@
+"""Every canonical type, in by every door and out by every other, the same to the last bit.
+
+dict, list, Arrow, bulk Arrow --> workspace, commit, log, replay --> get, get_many, range, scan,
+                                                                     sql, changes, to_arrow
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import halocline as hc
+from halocline import Database
+from halocline.clock import ManualClock
+from halocline.store.faulty import FaultyFiles
+from tests.unit.schema.pools import LEAVES, few, maybe_null, same, types, values
+
+UTC = dt.UTC
+EDGES: dict[str, list[Any]] = {
+    "bool": [True, False],
+    "int8": [-128, 127, 0],
+    "int16": [-32768, 32767],
+    "int32": [-(2**31), 2**31 - 1],
+    "int64": [-(2**63), 2**63 - 1, 0],
+    "float32": [0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 2.0**-149],
+    "float64": [0.0, -0.0, 0.1, float("inf"), float("-inf"), float("nan"), 5e-324, 1.7e308],
+    "decimal(12,2)": [Decimal("0.00"), Decimal("-9999999999.99"), Decimal("0.01")],
+    "decimal(38,10)": [Decimal("9" * 28 + "." + "9" * 10), Decimal("-1E-10"), Decimal("0E-10")],
+    "string": ["", "a", "é", "🙂", "\0", "a" * 5000, "'; drop table t; --", "\u2028", '"'],
+    "binary": [b"", b"\0", bytes(range(256)), b"\xff" * 3000],
+    "date": [dt.date.min, dt.date.max, dt.date(1970, 1, 1), dt.date(1969, 12, 31)],
+    "time": [dt.time.min, dt.time.max, dt.time(12, 30, 15, 1)],
+    "timestamp": [dt.datetime.min, dt.datetime.max, dt.datetime(1969, 12, 31, 23, 59, 59, 999999)],
+    "timestamptz": [
+        dt.datetime.min.replace(tzinfo=UTC),
+        dt.datetime.max.replace(tzinfo=UTC),
+        dt.datetime(2026, 3, 29, 1, 30, tzinfo=UTC),
+    ],
+    "int[]": [[], [1], [None, 2**31 - 1], [0] * 500],
+    "string[]": [[], [""], [None], ["a", None, "é"]],
+    "timestamptz[]": [[dt.datetime(2026, 1, 1, tzinfo=UTC), None]],
+    "decimal(10,2)[][]": [[[Decimal("1.50")], [], None]],
+    "struct<a: int, b: string>": [{"a": 1, "b": None}, {"a": None, "b": ""}],
+    "struct<a: struct<b: int[]>, c: binary>": [
+        {"a": {"b": [1, None]}, "c": b"\0"},
+        {"a": None, "c": b""},
+    ],  # fmt: skip  # noqa: E501
+    "list<struct<k: string not null, v: decimal(20,4)>>": [
+        [{"k": "x", "v": Decimal("1.0000")}],
+        [],
+    ],
+}
+
+
+def _memory(files: Any, bulk_rows: int) -> Any:
+    options = hc.Options(page_rows=4, bulk_rows=bulk_rows)
+    return Database(files, "types", options=options, clock=ManualClock(1))
+
+
+def _same_rows(found: list[Any], wanted: list[Any]) -> bool:
+    return len(found) == len(wanted) and all(
+        same(left, right) for left, right in zip(found, wanted, strict=True)
+    )
+
+
+def _canonical(table: pa.Table, schema: Any) -> list[Any]:
+    """The rows of a result as canonical Python values: pyarrow's own differ in zones and scales."""
+    return schema.from_table(table.cast(schema.arrow))
+
+
+def _check_doors(db: Any, schema: Any, rows: list[tuple[Any, ...]]) -> None:
+    """All ways out show these rows; `k` is the key."""
+    keys = [row[0] for row in rows]
+    names = schema.names
+    arrow = schema.arrow
+    with db.begin() as txn:
+        _check_reads(txn, schema, rows)
+        for row in rows:
+            got = txn.get("t", row[0])
+            assert list(got) == list(names)
+            assert _same_rows([tuple(got.values())], [row])
+    table = db.table("t")
+    assert table.schema == arrow
+    assert table.to_arrow().schema == arrow
+    changes = db.changes("t", 0)
+    kinds = changes.column("_change").to_pylist()
+    last = [n for n, kind in enumerate(kinds) if kind in ("insert", "update_after")]
+    events = changes.take(last).sort_by("k")
+    assert events.drop_columns(["_change", "_commit_ts"]).schema == arrow
+    newest = {row[0]: row for row in _canonical(events.select(list(names)), schema)}
+    assert _same_rows([newest[key] for key in keys], rows)
+
+
+def _check_reads(txn: Any, schema: Any, rows: list[tuple[Any, ...]]) -> None:
+    for found in (
+        txn.scan("t", order="k"),
+        txn.scan("t").sort_by("k"),
+        txn.scan("t", where="k >= 0", order="k"),
+        txn.scan("t", order="k", stream=True).read_all(),
+        txn.range("t"),
+        txn.get_many("t", [row[0] for row in rows]),
+    ):
+        found.validate(full=True)
+        assert found.schema == schema.arrow
+        assert _same_rows(_canonical(found, schema), rows)
+    sql = txn.sql("select * from t order by k")
+    assert sql.schema.types == schema.arrow.types
+    assert _same_rows(_canonical(sql, schema), rows)
+
+
+def _round_trip(type: Any, cells: list[Any], *, key: bool = False) -> None:
+    """Put the values in by every door; read them before commit, after, and after replay."""
+    files = FaultyFiles()
+    for door in ("dict", "list", "arrow", "bulk", "upsert", "update", "bulk update"):
+        db = _memory(files, bulk_rows=1 if door.startswith("bulk") else 1000)
+        with db.begin() as txn:
+            txn.drop_table("t", if_exists=True)
+            txn.create_table("t", pa.schema([("k", pa.int64()), ("c", type)]), primary_key="k")
+        schema = db.begin().changes_of("t").schema
+        rows = list(enumerate([*cells, None]))
+        with db.begin() as txn:
+            _enter(txn, schema, rows, door)
+            _check_reads(txn, schema, rows)
+        _check_doors(db, schema, rows)
+        assert not db.check()
+        db.close()
+        again = _memory(files, bulk_rows=1000)
+        _check_doors(again, schema, rows)
+        assert not again.check()
+        again.close()
+
+
+def _enter(txn: Any, schema: Any, rows: list[tuple[Any, ...]], door: str) -> None:
+    dicts = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    if door == "dict":
+        for row in dicts:
+            txn.insert("t", row)
+    elif door == "list":
+        txn.insert("t", dicts)
+    elif door in ("arrow", "bulk"):
+        txn.insert("t", schema.to_table(rows))
+    elif door == "upsert":
+        txn.upsert("t", dicts)
+    elif door == "update":
+        txn.insert("t", [{"k": row[0]} for row in rows])
+        for k, value in rows:
+            txn.update("t", k, {"c": value})
+    else:
+        txn.insert("t", pa.table({"k": [row[0] for row in rows]}))
+        txn.upsert("t", schema.to_table(rows))
+
+
+@pytest.mark.parametrize("text", EDGES)
+def test_edge_values_of_a_type_survive_every_door(text: str) -> None:
+    from halocline.typenames import parse_type
+
+    _round_trip(parse_type(text)[0], EDGES[text])
+
+
+def test_the_edges_cover_every_family() -> None:
+    from halocline.types import kind
+    from halocline.typenames import parse_type
+
+    covered = {kind(parse_type(text)[0]) for text in EDGES}
+    assert covered == {kind(type) for type in LEAVES} | {"list", "struct"}
+
+
+@few(20)
+@given(st.data())
+def test_any_value_of_any_type_survives_every_door(data: st.DataObject) -> None:
+    type = data.draw(types())
+    cells = data.draw(st.lists(maybe_null(values(type)), max_size=4))
+    _round_trip(type, cells)
+
+
+KEYS: dict[str, list[Any]] = {
+    text: [value for value in cells if value is not None]
+    for text, cells in EDGES.items()
+    if not text.startswith(("float", "list", "struct")) and not text.endswith("[]")
+}
+
+
+@pytest.mark.parametrize("text", KEYS)
+@pytest.mark.parametrize("bulk_rows", [1, 1000])
+def test_edge_values_of_a_type_as_keys(text: str, bulk_rows: int) -> None:
+    cells = [cell for cell in KEYS[text] if len(str(cell)) < 500]
+    files = FaultyFiles()
+    db = _memory(files, bulk_rows)
+    db.create_table("t", {"k": text, "n": int}, primary_key="k")
+    schema = db.begin().changes_of("t").schema
+    with db.begin() as txn:
+        txn.insert("t", schema.to_table([(cell, n) for n, cell in enumerate(cells)]))
+    for life in range(2):
+        with db.begin() as txn:
+            for n, cell in enumerate(cells):
+                assert same(txn.get("t", cell), {"k": cell, "n": n + 100 * life})
+                with pytest.raises(hc.DuplicateKeyError):
+                    txn.insert("t", {"k": cell})
+            ordered = [row[0] for row in schema.from_table(txn.range("t"))]
+            assert same(ordered, sorted(cells))
+            for cell in cells:
+                below = txn.range("t", None, cell).num_rows
+                above = txn.range("t", cell, None).num_rows
+                assert (below, above) == (sorted(cells).index(cell), len(cells) - below)
+            found = txn.get_many("t", cells)
+            assert same([row[0] for row in schema.from_table(found)], cells)
+            assert txn.update("t", where="true", set={"n": 0}) == len(cells)
+            for n, cell in enumerate(cells):
+                assert txn.update("t", cell, {"n": n + 100}) == 1
+        assert not db.check()
+        db.close()
+        db = _memory(files, bulk_rows)
+    db.close()
+
+
+def test_nested_values_that_are_handed_out_are_copies(own_db: Any) -> None:
+    given_tags, given_dims = ["x", "y"], {"w": 1, "h": 2}
+    row = {"id": 70, "qty": 1, "tags": given_tags, "dims": given_dims}
+    for commits in (False, True):
+        with own_db.begin() as txn:
+            if not commits:
+                txn.insert("orders", row)
+                given_tags.append("given")
+                given_dims["w"] = 99
+            for _ in range(2):
+                got = txn.get("orders", 70)
+                assert (got["tags"], got["dims"]) == (["x", "y"], {"w": 1, "h": 2})
+                got["tags"].append("z")
+                got["dims"]["w"] = 7
+                got["qty"] = 9
+            txn.update("orders", 70, {"status": "touched"})
+            assert txn.get("orders", 70)["tags"] == ["x", "y"]
+    fresh = ["u"]
+    with own_db.begin() as txn:
+        txn.get("orders", 70)["tags"].append("z")
+        txn.update("orders", 70, {"tags": fresh})
+        fresh.append("v")
+        assert txn.get("orders", 70)["tags"] == ["u"]
+        txn.upsert("orders", [{"id": 70, "dims": given_dims}])
+        given_dims["h"] = 0
+    with own_db.begin() as txn:
+        assert txn.get("orders", 70)["tags"] == ["u"]
+        assert txn.get("orders", 70)["dims"] == {"w": 99, "h": 2}
+
+
+def test_a_row_that_was_read_modified_and_written_back(own_db: Any) -> None:
+    """The usual way: get, change the dict, upsert or update with it."""
+    with own_db.begin() as txn:
+        row = txn.get("orders", 3)
+        row["tags"].append("more")
+        row["status"] = "changed"
+        txn.upsert("orders", row)
+        assert txn.get("orders", 3) == row
+    with own_db.begin() as txn:
+        assert txn.get("orders", 3) == row
+        row["tags"].append("again")
+        assert txn.update("orders", row.pop("id"), row) == 1
+    with own_db.begin() as txn:
+        assert txn.get("orders", 3)["tags"] == ["a", "3", "more", "again"]
