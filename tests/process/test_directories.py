@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 import halocline
-from halocline import CorruptionError, HaloclineError, NotFoundError, UnavailableError, UsageError
+from halocline import (
+    CorruptionError,
+    Database,
+    HaloclineError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.process.children import SMALL
 from tests.process.nursery import Nursery
 
 NOBODY = 65534
@@ -98,20 +107,23 @@ def test_an_empty_directory_becomes_a_database(tmp_path: Path) -> None:
         assert stat.S_IMODE(entry.stat().st_mode) == expected, entry
 
 
-def test_what_a_killed_first_opening_leaves_can_be_opened(tmp_path: Path) -> None:
-    """Every beginning of a new directory: only some of the names are there, or empty."""
-    halocline.open(tmp_path / "db").close()
-    for kept in ([], ["LOCK"], ["LOCK", "log"], ["log"], ["LOCK", "log", "published.tmp"]):
-        root = tmp_path / "_".join(["part", *kept])
-        root.mkdir()
-        for name in kept:
-            if name == "log":
-                (root / name).mkdir()
-            else:
-                (root / name).write_bytes(b"")
-        with halocline.open(root) as db:
-            assert db.tables() == []
-            assert not db.check()
+def test_whatever_a_crash_leaves_of_a_first_opening_can_be_opened(tmp_path: Path) -> None:
+    """Some of the names are there, some are empty: still our own directory."""
+    probe = FaultyFiles()
+    Database(probe, "probe", options=SMALL).close()
+    for number in probe.crash_points():
+        files = FaultyFiles()
+        files.crash(number)
+        with pytest.raises(SimulatedCrash):
+            Database(files, "crashed", options=SMALL).close()
+        images = {"all": files.crash_image(all=True), "none": files.crash_image(none=True)}
+        images |= {str(seed): files.crash_image(seed) for seed in range(2)}
+        for name, image in images.items():
+            root = tmp_path / f"{number}-{name}"
+            image.materialise(root)
+            with halocline.open(root, options=SMALL) as db:
+                assert db.tables() == [], f"operation {number}, seed {name}"
+                assert not db.check(), f"operation {number}, seed {name}"
 
 
 def test_a_symbolic_link_to_a_database(tmp_path: Path) -> None:
@@ -169,9 +181,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
 
 def _open_as_nobody(nursery: Nursery, path: Path, **arguments: Any) -> dict[str, Any]:
     ours, theirs = os.pipe()
-    pid = nursery.fork(
-        "try_open_as", {"path": str(path), "user": NOBODY, **arguments}, [theirs]
-    )
+    pid = nursery.fork("try_open_as", {"path": str(path), "user": NOBODY, **arguments}, [theirs])
     os.close(theirs)
     with os.fdopen(ours) as answer:
         said = json.loads(answer.read())

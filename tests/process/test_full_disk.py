@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 import halocline
 from tests.process.children import SMALL
 from tests.process.nursery import ROOT, Child, Nursery
-
 
 ROWS = 25
 
@@ -66,7 +64,8 @@ def test_files_that_may_not_grow(nursery: Nursery, path: Path) -> None:
 
 def _strace(inject: str, path: Path, count: int = ROWS) -> list[tuple[str, str]]:
     """What the child says when its system calls are tampered with."""
-    program = f"from tests.process.children import insert_rows; insert_rows(1, {str(path)!r}, {count})"
+    arguments = f"1, {str(path)!r}, {count}"
+    program = f"from tests.process.children import insert_rows; insert_rows({arguments})"
     call = inject.split(":", maxsplit=1)[0]
     result = subprocess.run(
         [
@@ -85,13 +84,12 @@ def _strace(inject: str, path: Path, count: int = ROWS) -> list[tuple[str, str]]
 
 
 @pytest.fixture(scope="module")
-def strace() -> Iterator[None]:
+def strace() -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     command = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=getpid:retval=1", "true"]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("strace is not permitted here")
-    return
 
 
 def _check(path: Path, said: list[tuple[str, str]], label: str) -> None:

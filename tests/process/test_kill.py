@@ -1,4 +1,4 @@
-"""kill -9, again and again, on one directory: every acknowledged transfer is there, money is constant.
+"""kill -9, again and again, on one directory: acknowledged transfers stay, the sum is constant.
 
     child: 4 writer threads --commit--> acknowledged --line in a pipe--> test
     test:  reads some lines, kills, opens what is left, compares; the next child recovers by itself
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import secrets
+import select
 import time
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Several processes and one directory: one writer, any number of readers, and what a fork inherits."""
+"""Several processes and one directory: one writer, many readers, and what a fork inherits."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ TINY = Options(
     log_file_bytes=4096,
     log_file_bytes_first=2048,
     sequence_block=16,
-    # In async mode a full buffer is what syncs, not the flusher's clock: a crash must be repeatable.
+    # In async mode a full buffer is what syncs, not the flusher's clock, so that every run of the
+    # script is the same.
     async_sync_ms=1_000_000_000,
     log_buffer_bytes=1500,
 )
@@ -123,8 +124,7 @@ def apply_to_engine(txn: Any, change: Change) -> None:
     """The same change in a transaction."""
     table = change.table
     if change.verb == "create":
-        definition, key = SCHEMAS[table]
-        txn.create_table(table, definition, key)
+        txn.create_table(table, *SCHEMAS[table])
     elif change.verb == "drop":
         txn.drop_table(table)
     elif change.verb == "insert":
@@ -399,9 +399,7 @@ def _check_promises(
         state = engine.tables.get(table_id)
         following = engine.first_rowid if state is None else state.next_rowid
         assert following >= seen, f"RowID {following} is issued twice, table {table_id}: {label}"
-    past = [
-        i for i in range(1, found + 1) if i < len(life.stamps) and life.stamps[i] >= db.floor
-    ]
+    past = [i for i in range(1, found + 1) if i < len(life.stamps) and life.stamps[i] >= db.floor]
     for i in chance.sample(past, min(2, len(past))):
         state_then = read_state(db, at=life.stamps[i])
         assert state_then == life.states[i], f"at={life.stamps[i]}: {label}"

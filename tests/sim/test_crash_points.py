@@ -1,7 +1,7 @@
 """The power goes, or the process is killed, at every single operation of a scripted life.
 
     operation n of the script --crash--> image (5 seeds, all, none) --open--> verify
-                                           '--crash at operation r of that opening--> image --> verify
+                             '--crash at operation r of that opening--> image --> verify
 
 Every operation that changes the store is a crash point, none is left out; writes are cut in the
 middle as well. A failure names operation, seed and depth: `_crash_at(durability, Point(...))` is

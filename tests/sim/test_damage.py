@@ -70,18 +70,21 @@ class Damaged:
     def outcome(self, label: str, *, read_only: bool = False) -> str:
         """Open it: the path that the CorruptionError names, or "" when nothing is missing."""
         before = self._read()
+        damage = None
         try:
             with self._open(read_only) as db:
                 assert read_state(db) == self.state, f"another history: {label}"
                 assert db.visible_ts == self.stamp, f"another history: {label}"
                 assert not db.check(), label
         except CorruptionError as error:
-            after = self._read()
-            changed = {path for path in before | after if before.get(path) != after.get(path)}
-            assert changed <= {"LOCK"}, f"{changed} changed by an opening that failed: {label}"
-            assert NAMED.fullmatch(error.path), f"{error} names no file: {label}"
-            return error.path
-        return ""
+            damage = error
+        if damage is None:
+            return ""
+        after = self._read()
+        changed = {path for path in before | after if before.get(path) != after.get(path)}
+        assert changed <= {"LOCK"}, f"{changed} changed by an opening that failed: {label}"
+        assert NAMED.fullmatch(damage.path), f"{damage} names no file: {label}"
+        return damage.path
 
     def _open(self, read_only: bool) -> Any:
         return Database(

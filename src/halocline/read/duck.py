@@ -42,7 +42,8 @@ class Duck:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
         cursor = self._cursor()
         try:
-            return self._relation(cursor, text, params, tables, quoted).to_arrow_table()
+            result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
+            return result.cast(_canonical(result.schema)) if _is_nested(result.schema) else result
         except duckdb.Error as error:
             raise _translate(error) from error
         finally:
@@ -60,15 +61,18 @@ class Duck:
             cursor.close()
             raise _translate(error) from error
 
+        schema = _canonical(reader.schema)
+
         def batches() -> Iterator[pa.RecordBatch]:
             try:
-                yield from reader
+                for batch in reader:
+                    yield batch.cast(schema) if _is_nested(schema) else batch
             except (duckdb.Error, OSError, pa.ArrowException) as error:
                 raise _translate(error) from error
             finally:
                 cursor.close()
 
-        return pa.RecordBatchReader.from_batches(reader.schema, batches())
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def close(self) -> None:
         with self._lock:
@@ -112,6 +116,23 @@ class Duck:
             instance.execute(f"set threads={self._threads}")
         instance.execute("set lock_configuration=true")
         return instance
+
+
+def _is_nested(schema: pa.Schema) -> bool:
+    return any(pa.types.is_nested(field.type) for field in schema)
+
+
+def _canonical(schema: pa.Schema) -> pa.Schema:
+    """DuckDB calls the values of a list `l`, everybody else calls them `item`."""
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("item", _plain(kind.value_type), kind.value_field.nullable))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind.fields])
+    return kind
 
 
 def _translate(error: Exception) -> UsageError | UnavailableError:

@@ -103,7 +103,7 @@ def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
     if not isinstance(terms, str):
         if not isinstance(terms, Sequence) or not all(isinstance(term, str) for term in terms):
             raise UsageError("order= must be text such as 'amount desc', or a list of columns")
-        terms = ", ".join(quote(schema.names[schema.position(term)]) for term in terms)
+        return ", ".join(quote(schema.names[schema.position(term)]) for term in terms)
     tree = _clause(f"select 1 from t order by {terms}\n", "order", terms)
     bound = [_bind(term, schema, table, terms) for term in tree.expressions]
     return ", ".join(term.sql(dialect="duckdb", identify=True) for term in bound)

@@ -173,12 +173,12 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
     # A bad offset in a batch from outside kills the process unless it is found here.
     table.validate(full=True)
     if kind == DML_A:
-        rows = table.cast(schema.arrow)
+        rows = _conform(table, schema)
         return Append(table_id, table=rows, run=key_run(rows, schema), first_rowid=first)
     targets = _targets(table.column("_target"))
     if kind == DML_U:
         changed = msgspec.msgpack.decode(table.schema.metadata[b"changed"], type=tuple[int, ...])
-        rows = table.drop_columns("_target").replace_schema_metadata(None).cast(schema.arrow)
+        rows = _conform(table.drop_columns("_target"), schema)
         keys = schema.keys_of(rows) if schema.primary_key else [None] * len(targets)
         run = key_run(rows, schema)
         return Update(table_id, targets, changed, table=rows, keys=keys, run=run, first_rowid=first)
@@ -186,6 +186,13 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
         keys = schema.keys_of(table) if schema.primary_key else [None] * len(targets)
         return Delete(table_id, targets, keys, first_rowid=first)
     raise ValueError(f"node type {kind} is not a DML node")
+
+
+def _conform(table: pa.Table, schema: Schema) -> pa.Table:
+    """The rows under the table's own schema; a cast would stumble over null structs."""
+    if table.schema.names != schema.arrow.names or table.schema.types != schema.arrow.types:
+        raise ValueError("the columns are not those of the table")
+    return pa.Table.from_arrays(table.columns, schema=schema.arrow)
 
 
 def _targets(column: pa.ChunkedArray) -> Int64Array:

@@ -1,4 +1,4 @@
-"""stream=True: readers that outlive the transaction, later commits, garbage collection and close."""
+"""stream=True: readers that outlive their transaction, later commits, undo GC and the database."""
 
 from __future__ import annotations
 
