@@ -36,7 +36,7 @@ class Auditor:
         self._thread = threading.Thread(target=self._work, daemon=True)
         self.audits: list[Audit] = []
         self.query_ms: list[float] = []
-        self.route = ""
+        self.favourite = ""
         self.error: Exception | None = None
 
     def start(self) -> None:
@@ -60,11 +60,11 @@ class Auditor:
             started = perf_counter()
             seen = tables.audit(txn)
             between = perf_counter()
-            routes = txn.sql(tables.ROUTES).to_pylist()
+            favourites = txn.sql(tables.FAVOURITES).to_pylist()
             self.query_ms += [(between - started) * 1e3, (perf_counter() - between) * 1e3]
-        if routes:
-            route = routes[0]
-            self.route = f"{route['source']} to {route['target']}, {route['transfers']:,}"
+        for branch in favourites:
+            count, received = branch["transfers"], money(branch["cents"])
+            self.favourite = f"{branch['branch']}: {received} in {count:,} transfers"
         row = {"id": len(self.audits) + 1, "snapshot": seen.snapshot, "total": seen.total}
         row |= {"transfers": seen.transfers, "strays": seen.strays}
         with self._db.begin() as txn:
@@ -138,7 +138,7 @@ def _cells(writers: Writers, auditor: Auditor, rate: float, meter: Meter, width:
         ["", f"{commits:,}", "durable transfers so far"],
         ["conflicts", f"{writers.retries:,}", f"retried by db.run ({percent:.1f} %), none lost"],
         ["queries", f"[bold]{now_ms:,.0f}[/] ms", _latency(auditor)],
-        ["busiest route", "", auditor.route],
+        ["received most", "", auditor.favourite],
         ["sum of balances", f"[bold]{total}[/]", f"in {same:,} of {len(audits):,} snapshots"],
         ["journal", f"{strays:,}", "accounts that disagreed with it, ever"],
         ["rows", f"{tables.ACCOUNTS + commits + len(audits):,}", _rows(writers, auditor)],

@@ -27,7 +27,7 @@ from bank.report import Report, Speed
 from bank.screen import Cells, Screen, bar
 from bank.writers import Step, Writers
 
-ROUNDS = 3
+ROUNDS = 6
 WARM_UP = 0.15
 """The uncounted first turn, as a part of a full one."""
 BAR_WIDTH = 20

@@ -16,7 +16,7 @@ from bank.screen import Screen, grid
 
 NEW_LINES = (
     "import halocline as hc",
-    'db = hc.open("shop"); db.create_table("pets", {"id": int, "name": str}, "id")',
+    'db = hc.open("zoo"); db.create_table("pets", {"id": int, "name": str}, "id")',
     'db.run(lambda txn: txn.insert("pets", {"id": 1, "name": "Ada"}))',
 )
 KEPT_LINES = (

@@ -54,13 +54,10 @@ select
 from accounts left join moved using (id)
 """
 
-ROUTES = """
-select s.branch as source, t.branch as target, count(*) as transfers
-from transfers
-join accounts s on s.id = transfers.source
-join accounts t on t.id = transfers.target
-where s.branch <> t.branch
-group by all order by transfers desc, source, target limit 1
+FAVOURITES = """
+select branch, count(*) as transfers, cast(sum(cents) as bigint) as cents
+from transfers join accounts on accounts.id = transfers.target
+group by branch order by cents desc, branch limit 1
 """
 
 

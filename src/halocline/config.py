@@ -54,7 +54,7 @@ class Options:
     """Most rows in a Parquet row group."""
     async_sync_ms: int = 50
     """With durability="async": how often the log is synced."""
-    log_buffer_bytes: int = 1 * MIB
+    log_buffer_bytes: int = 16 * MIB
     """With durability="async": unsynced bytes that make a writer sync at once."""
     sequence_block: int = 1 << 20
     """Timestamps and RowIDs are promised to an epoch in blocks of this many."""

@@ -148,6 +148,8 @@ class Database:
         core = self._core
         if core.closed:
             core.check_open()
+        if at is None and token is None and isolation == "snapshot" and self._reader is None:
+            return self._begin_writing()
         if isolation not in ("snapshot", "serializable"):
             raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
         checked = None if token is None else check_token(token)
@@ -155,10 +157,7 @@ class Database:
             if checked is not None:
                 raise UsageError("a token is for transactions that write, not for reading")
             return self._begin_reading(at)
-        txn = Transaction(core, self._log.visible_ts)
-        while txn.snapshot < core.engine.floor:
-            # GC raised the floor before it could see our pin: take a newer snapshot.
-            txn.snapshot = core.pins[id(txn)] = self._log.visible_ts
+        txn = self._begin_writing()
         if isolation != "snapshot":
             txn.record_reads()
         if checked is not None:
@@ -335,6 +334,14 @@ class Database:
                 self._lock.release()
 
     # Private.
+
+    def _begin_writing(self) -> Transaction:
+        core, log = self._core, self._log
+        txn = Transaction(core, log.visible_ts)
+        while txn.snapshot < core.engine.floor:
+            # GC raised the floor before it could see our pin: take a newer snapshot.
+            txn.snapshot = core.pins[id(txn)] = log.visible_ts
+        return txn
 
     def _begin_reading(self, at: At | None) -> Transaction:
         if self._reader is not None:

@@ -1,95 +1,50 @@
-"""Histories: what may happen to a database, drawn as fifty steps.
+"""Histories: what may happen to a database, thought up step by step and played as it goes.
 
-    history --draws--> Start, mood, 50 x Step --play--> Twin
+    Hypothesis --choices--> Author --Step--> Twin
+                              ^---- what the model knows -----'
 
-A step is a method of Twin and its arguments, drawn before anything runs, so the same history means the
-same whatever the engine does. Histories have a mood: some are all about updates, some about DDL, some
-about closing and opening. When the two sides disagree, Hypothesis turns every step it can do without
-into a pause, makes the rest as plain as it can, and what is left is printed as a little program.
+The author knows the model, so that most steps have something to act on: tables that are there, rows
+that can be updated, keys that are free, transactions with something to commit. The rest aims past the
+mark on purpose. Each history has a mood: some are all about updates, some about DDL, some about
+closing and opening.
+
+When the two sides disagree, Hypothesis turns every step it can do without into a pause, makes the
+others as plain as it can, and prints what is left as a little program of calls to a Twin.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from datetime import timedelta
 from itertools import product
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 from hypothesis import note
-from hypothesis import strategies as st
 
-from tests.model.shapes import AGGREGATES, ORDERS, PLACES, SHAPES, WHERES, Input, Row
-from tests.model.twin import SLOTS, Disk, Memory, Twin
+from tests.model.model import Txn
+from tests.model.shapes import (
+    AGGREGATES,
+    ORDERS,
+    PLACES,
+    SHAPES,
+    WHERES,
+    Input,
+    Key,
+    Row,
+    Shape,
+    Where,
+)
+from tests.model.twin import EPOCH, SLOTS, Disk, Memory, Twin
+
+T = TypeVar("T")
 
 STEPS = 60
-"""Drawn per history. Some are pauses, which leaves a little more than fifty."""
+"""Per history. Some are pauses, which leaves more than fifty."""
 PASSER_BY = SLOTS - 1
 """A slot whose transactions commit after one step, under the noses of the others."""
-NAMES = ("num", "pair", "bare", "temp")
-FORMS = ("dict", "list", "arrow")
-WRITES = {"insert", "upsert", "update", "update_where", "delete", "delete_where", "create", "drop"}
-TOKENS = ("once", "twice", ("app", 1), ("app", 2), ("app", 3), ("job", 1))
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call of a method of Twin, and whether the slot's transaction commits right after it."""
-
-    call: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    commit: bool = False
-
-    def __str__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        tail = f"; twin.commit(slot={self.arguments['slot']})" if self.commit else ""
-        return f"twin.{self.call}({given}){tail}"
-
-    def run(self, twin: Twin) -> None:
-        getattr(twin, self.call)(**self.arguments)
-        if self.commit:
-            twin.commit(self.arguments["slot"])
-
-
-PAUSE = Step("pause")
-
-
-@dataclass(frozen=True)
-class History:
-    """How the database is opened, what its tables hold at first, and what happens then."""
-
-    bulk_rows: int
-    retention_s: int
-    rows: tuple[Input, ...]
-    steps: tuple[Step, ...]
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The notes tell the history up to where it failed; nobody wants to see the pauses."""
-        printer.text("<a history, step by step below>")
-
-    def play(self, store: Memory | Disk) -> None:
-        """Run it on both sides; AssertionError where they differ."""
-        sizes = f"bulk_rows={self.bulk_rows}, retention_s={self.retention_s}"
-        note(f"twin = Twin({type(store).__name__}(), {sizes})")
-        twin = Twin(store, bulk_rows=self.bulk_rows, retention_s=self.retention_s)
-        try:
-            for step in (*self._opening(), *self.steps):
-                if step != PAUSE:
-                    note(str(step))
-                step.run(twin)
-            note("twin.finish()")
-            twin.finish()
-        finally:
-            twin.abandon()
-
-    def _opening(self) -> list[Step]:
-        steps = [
-            Step("create", {"slot": 0, "name": shape.name, "shape": shape}) for shape in SHAPES
-        ]
-        steps += [
-            Step("insert", {"slot": 0, "name": shape.name, "rows": rows})
-            for shape, rows in zip(SHAPES, self.rows, strict=True)
-            if rows.rows
-        ]
-        return [*steps, Step("commit", {"slot": 0})]
+NAMES = ("num", "pair", "bare", "temp", "NUM")
+TOKENS = ("once", "twice", ("app", 1), ("app", 2), ("app", 3))
 
 
 def _partials() -> list[Row]:
@@ -104,144 +59,320 @@ def _partials() -> list[Row]:
 
 PARTIALS = _partials()
 FULL = [values for values in PARTIALS if "c" in values]
-WRONG = [{"c": None}, {"a": 1, "b": "x"}]
-
-values = st.sampled_from([*PARTIALS, WRONG[0]])
-wheres = st.sampled_from((*WHERES, *WHERES[:2], *WHERES[:2]))
-limits = st.none() | st.integers(0, 5)
-lenient = st.booleans()
-some_back = st.integers(-1, 12)
+WRONG: list[Row] = [{"c": None}, {"a": 1, "b": "x"}]
+"""As a new row these lack what must not be null."""
+BROAD = WHERES[:2]
+"""Predicates that hold for many rows."""
 
 
-@st.composite
-def inputs(draw: Any, rows: list[Row], places: int, forms: tuple[str, ...] = FORMS) -> Input:
-    """One row or several, in one of three forms.
+class Author:
+    """Thinks up steps. Of the choices for one thing the first is the plainest."""
 
-    Few draws make many rows: neighbouring or scattered places (a stride of 6 meets itself, which
-    makes a key come twice) and two sets of values in turn.
-    """
-    form = draw(st.sampled_from(forms))
-    count = 1 if form == "dict" else draw(st.integers(0, 9))
-    first = draw(st.integers(0, places - 1))
-    stride = draw(st.sampled_from((1, 1, 1, 5, 5, 7, 7, 6)))
-    found = [(first + i * stride) % PLACES for i in range(count)]
-    pool = st.sampled_from(rows)
-    values = draw(pool), draw(pool)
-    return Input(form, tuple((place, values[i % 2]) for i, place in enumerate(found)))
+    def __init__(self, random: Random, twin: Twin) -> None:
+        self.random = random
+        self.twin = twin
+        self.model = twin.model
+        mood = MOODS[self.pick(list(MOODS))]
+        self.kinds = [getattr(self, kind) for kind in ("pause", *mood.split())]
+        self.slots = (0, 1, 0, 1, 2, PASSER_BY, PASSER_BY)
+        self.focus = self.pick(("num", "pair", "bare", None))
+        """The table that most steps are about, if any."""
+        self.serializable_share = self.pick((0, 1, 3))
 
+    def step(self) -> None:
+        """Think up a step, print it, take it."""
+        self.pick(self.kinds)()
 
-@st.composite
-def first_rows(draw: Any) -> Input:
-    """What a table holds at first: usually the places that narrow histories are about."""
-    count, pool = draw(st.sampled_from((6, 6, 6, 12, 0))), st.sampled_from(FULL)
-    values = draw(pool), draw(pool)
-    return Input("arrow", tuple((place, values[place % 2]) for place in range(count)))
+    def take(self, call: str, **arguments: Any) -> None:
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        note(f"twin.{call}({given})")
+        getattr(self.twin, call)(**arguments)
 
+    # Choices.
 
-def _step(call: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
-    """A step; now and then its transaction commits right away. That of the passer-by always does."""
-    drawn = st.fixed_dictionaries(arguments)
-    if call not in WRITES:
-        return drawn.map(lambda given: Step(call, given))
-    often = st.integers(0, 9)
-    return st.builds(
-        lambda given, dice: Step(call, given, dice == 9 or given["slot"] == PASSER_BY),
-        drawn,
-        often,
-    )
+    def pick(self, choices: Sequence[T]) -> T:
+        return choices[self.random.randrange(len(choices))]
 
+    def chance(self, one_in: int) -> bool:
+        return self.random.randrange(one_in) == one_in - 1
 
-def _kinds(slots: int, names: tuple[str, ...], places: int) -> dict[str, st.SearchStrategy[Step]]:
-    """Every kind of step, with transactions, tables and keys to choose from."""
-    slot = st.sampled_from((*range(slots), PASSER_BY))
-    name = st.sampled_from(names)
-    place = st.integers(0, places - 1)
-    move = st.one_of(st.none(), st.none(), st.none(), place)
-    isolation = st.sampled_from(("snapshot", "serializable"))
-    begin = {"slot": st.integers(0, slots - 1), "isolation": isolation}
-    return {
-        "begin": _step("begin_in", **begin, token=st.none()),
-        "begin_token": _step("begin_in", **begin, token=st.sampled_from(TOKENS)),
-        "begin_back": _step("begin_back", slot=slot, back=some_back),
-        "begin_moment": _step("begin_moment", slot=slot, back=some_back, before=st.booleans()),
-        "commit": _step("commit_one", choice=st.integers(0, SLOTS - 1)),
-        "rollback": _step("rollback_one", choice=st.integers(0, SLOTS - 1)),
-        "use_ended": _step("use_ended", choice=st.integers(0, 3)),
-        "insert": _step("insert", slot=slot, name=name, rows=inputs([*FULL, *WRONG], places)),
-        "upsert": _step("upsert", slot=slot, name=name, rows=inputs([*PARTIALS, *WRONG], places)),
-        "update": _step("update", slot=slot, name=name, place=place, values=values, move=move),
-        "update_where": _step(
-            "update_where", slot=slot, name=name, where=wheres, values=values, move=move
-        ),
-        "delete": _step("delete", slot=slot, name=name, place=place),
-        "delete_where": _step("delete_where", slot=slot, name=name, where=wheres),
-        "get": _step("get", slot=slot, name=name, place=place),
-        "get_many": _step("get_many", slot=slot, name=name, places=st.lists(place, max_size=6)),
-        "range": _step(
-            "range",
-            slot=slot,
-            name=name,
-            low=st.none() | place,
-            high=st.none() | place,
-            reverse=st.booleans(),
-            limit=limits,
-        ),
-        "scan": _step(
+    def place(self) -> int:
+        return self.random.randrange(PLACES)
+
+    def ago(self) -> int:
+        """A timestamp: mostly one that happened lately, now and then one in the future."""
+        return max(0, self.model.now - self.pick((0, 1, 2, 3, 4, 6, 9, 14, -1)))
+
+    def txn(self) -> tuple[int, Txn]:
+        """A slot and the transaction in it, which begins now if there is none."""
+        slot = self.pick(self.slots)
+        if self.twin.slots[slot] is None:
+            share = self.serializable_share
+            self.take("begin", slot=slot, serializable=bool(share and self.chance(4 - share)))
+        pair = self.twin.slots[slot]
+        assert pair is not None
+        return slot, pair[1]
+
+    def table(self, txn: Txn, *, keyed: bool = False) -> tuple[str, Shape, list[Row]]:
+        """A table, mostly one that the transaction sees, with the rows it sees there."""
+        seen = self.model.peek(txn)
+        fit = sorted(name for name, (shape, _) in seen.items() if shape.key or not keyed)
+        if self.focus in fit and not self.chance(4):
+            name = self.focus
+        else:
+            name = self.pick(fit if fit and not self.chance(10) else NAMES)
+        shape, rows = seen.get(name) or seen.get(name.lower()) or (SHAPES[0], [])
+        return name, shape, rows
+
+    def key(self, shape: Shape, rows: list[Row]) -> Key:
+        """A key, mostly of a row that is there. A table without keys gets something like one."""
+        if not shape.key:
+            return 1
+        values = self.pick(rows) if rows and not self.chance(4) else shape.key_values(self.place())
+        return shape.key_of(values)
+
+    def values(self, shape: Shape) -> Row:
+        """Columns to update; now and then the key among them, or a null where none may be."""
+        values = WRONG[0] if self.chance(16) else self.pick(PARTIALS)
+        if self.chance(6):
+            moved = shape.key_values(self.place())
+            name = self.pick(list(moved))
+            values = {**values, **(moved if self.chance(2) else {name: moved[name]})}
+        return values
+
+    def where(self) -> Where:
+        return self.pick(WHERES if self.chance(2) else BROAD)
+
+    def input(self, shape: Shape, rows: list[Row], pool: list[Row], *, free: bool) -> Input:
+        """One row or several in one of three forms; `free`: mostly with keys that are not there."""
+        form = self.pick(("dict", "list", "arrow"))
+        count = 1 if form == "dict" else self.pick((1, 3, 6, 2, 4, 9, 0))
+        first, stride = self.place(), self.pick((1, 5, 7))
+        places = [(first + i * stride) % PLACES for i in range(PLACES)]
+        keys = [shape.key_values(place) for place in places]
+        if shape.key and free and not self.chance(6):
+            there = {shape.key_of(row) for row in rows}
+            keys = [key for key in keys if shape.key_of(key) not in there] or keys
+        if self.chance(16):
+            keys = [keys[0], *keys]
+        values = [self.pick(pool), self.pick(pool)]
+        if self.chance(16):
+            values[1] = self.pick(WRONG)
+        found = zip(keys[:count], values * PLACES, strict=False)
+        rows = tuple({**key, **value} for key, value in found)
+        return Input(form, rows, shape.columns)
+
+    # Kinds of steps: transactions.
+
+    def pause(self) -> None:
+        """Nothing happens."""
+
+    def begin(self) -> None:
+        """Begin in a slot, unless there is work in it that would be lost."""
+        self._begin(None)
+
+    def begin_token(self) -> None:
+        self._begin(self.pick(TOKENS))
+
+    def _begin(self, token: Any) -> None:
+        slot = self.pick((0, 1, 2))
+        pair = self.twin.slots[slot]
+        if pair is None or not pair[1].wrote():
+            self.take("begin", slot=slot, serializable=self.chance(2), token=token)
+
+    def begin_at(self) -> None:
+        self.take("begin_at", slot=self.pick((2, 1, 0)), at=self.ago())
+
+    def begin_at_moment(self) -> None:
+        """At the wall clock of a commit, or just before it."""
+        wall_us = self.pick(self.model.walls[-9:]) - self.pick((0, 1))
+        moment = EPOCH + timedelta(microseconds=wall_us)
+        self.take("begin_at", slot=self.pick((2, 1, 0)), at=moment)
+
+    def commit(self) -> None:
+        self._end("commit")
+
+    def rollback(self) -> None:
+        self._end("rollback")
+
+    def _end(self, call: str) -> None:
+        """End a transaction, one that has written something if there is any."""
+        taken = [(slot, pair[1]) for slot, pair in enumerate(self.twin.slots) if pair is not None]
+        slots = [slot for slot, txn in taken if txn.wrote()] or [slot for slot, _ in taken]
+        if slots:
+            self.take(call, slot=self.pick(slots))
+
+    def use_ended(self) -> None:
+        self.take("use_ended", choice=self.pick((0, 1, 2, 3)))
+
+    # Kinds of steps: writing.
+
+    def insert(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn)
+        self._write("insert", slot, name=name, rows=self.input(shape, rows, FULL, free=True))
+
+    def upsert(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        pool = PARTIALS if rows else FULL
+        self._write("upsert", slot, name=name, rows=self.input(shape, rows, pool, free=False))
+
+    def update(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        key = self.key(shape, rows)
+        self._write("update", slot, name=name, key=key, values=self.values(shape))
+
+    def update_where(self) -> None:
+        slot, txn = self.txn()
+        name, shape, _ = self.table(txn)
+        self._write("update_where", slot, name=name, where=self.where(), values=self.values(shape))
+
+    def delete(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        self._write("delete", slot, name=name, key=self.key(shape, rows))
+
+    def delete_where(self) -> None:
+        slot, txn = self.txn()
+        name, _, _ = self.table(txn)
+        self._write("delete_where", slot, name=name, where=self.where())
+
+    def replace(self) -> None:
+        """Delete rows and insert some of their keys again, in one transaction."""
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        where = self.where()
+        gone = [row for row in rows if where.holds(row)]
+        self.take("delete_where", slot=slot, name=name, where=where)
+        if gone and shape.key:
+            form, values = self.pick(("dict", "list", "arrow")), self.pick(FULL)
+            back = gone[: 1 if form == "dict" else self.pick((1, 4, 9))]
+            fresh = tuple({**{k: row[k] for k in shape.key}, **values} for row in back)
+            self._write("insert", slot, name=name, rows=Input(form, fresh))
+
+    def create(self) -> None:
+        slot, _ = self.txn()
+        lenient, name, shape = self.chance(4), self.pick(NAMES), self.pick(SHAPES)
+        self._write("create", slot, name=name, shape=shape, lenient=lenient)
+
+    def drop(self) -> None:
+        slot, txn = self.txn()
+        self._write("drop", slot, name=self.table(txn)[0], lenient=self.chance(4))
+
+    def _write(self, call: str, slot: int, **arguments: Any) -> None:
+        self.take(call, slot=slot, **arguments)
+        if slot == PASSER_BY or self.chance(10):
+            self.take("commit", slot=slot)
+
+    # Kinds of steps: reading.
+
+    def get(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        self.take("get", slot=slot, name=name, key=self.key(shape, rows))
+
+    def get_many(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        keys = [self.key(shape, rows) for _ in range(self.pick((2, 0, 5)))]
+        self.take("get_many", slot=slot, name=name, keys=keys)
+
+    def range(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        low, high = (None if self.chance(3) else self.key(shape, rows) for _ in "lh")
+        limit, reverse = self.pick((None, 2, 0, 5)), self.chance(2)
+        self.take("range", slot=slot, name=name, low=low, high=high, reverse=reverse, limit=limit)
+
+    def scan(self) -> None:
+        slot, txn = self.txn()
+        name = self.table(txn)[0]
+        if self.chance(2):
+            self.take("scan", slot=slot, name=name)
+            return
+        self.take(
             "scan",
             slot=slot,
             name=name,
-            where=st.none() | wheres,
-            order=st.none() | st.sampled_from(ORDERS),
-            limit=limits,
-            stream=st.booleans(),
-        ),
-        "scan_all": _step("scan", slot=slot, name=name),
-        "aggregate": _step(
-            "aggregate", slot=slot, name=name, other=name, query=st.sampled_from(AGGREGATES)
-        ),
-        "count": _step("count", name=name, back=st.none() | some_back),
-        "tables": _step("tables", slot=slot),
-        "changes": _step("changes", name=name, back=some_back, until=st.none() | some_back),
-        "create": _step(
-            "create", slot=slot, name=name, shape=st.sampled_from(SHAPES), lenient=lenient
-        ),
-        "drop": _step("drop", slot=slot, name=name, lenient=lenient),
-        "gc": _step("gc"),
-        "turn_clock": _step("turn_clock", seconds=st.integers(-2, 10)),
-        "reopen": _step("reopen", power_loss=st.none() | st.integers(0, 1000)),
-        "follow": _step("follow"),
-    }
+            where=self.where() if self.chance(2) else None,
+            order=self.pick(ORDERS) if self.chance(2) else None,
+            limit=self.pick((None, 2, 0, 5)),
+            stream=self.chance(3),
+        )
+
+    def aggregate(self) -> None:
+        slot, txn = self.txn()
+        name, other = self.table(txn)[0], self.table(txn)[0]
+        query = self.pick(AGGREGATES)
+        self.take("aggregate", slot=slot, name=name, other=other, query=query)
+
+    def tables(self) -> None:
+        self.take("tables", slot=self.txn()[0])
+
+    def count(self) -> None:
+        at = self.ago() if self.chance(2) else None
+        self.take("count", name=self.pick(NAMES), at=at)
+
+    def changes(self) -> None:
+        until = self.ago() if self.chance(2) else None
+        name = self.focus if self.focus and not self.chance(4) else self.pick(NAMES)
+        self.take("changes", name=name, since=self.ago(), until=until)
+
+    # Kinds of steps: the database.
+
+    def gc(self) -> None:
+        self.take("gc")
+
+    def turn_clock(self) -> None:
+        self.take("turn_clock", seconds=self.pick((1, 3, 10, -2)))
+
+    def reopen(self) -> None:
+        self.take("reopen", power_loss=self.place() if self.chance(2) else None)
+
+    def follow(self) -> None:
+        self.take("follow")
 
 
-WIDE = _kinds(SLOTS - 1, (*NAMES, *NAMES[:3], "NUM"), PLACES)
-NARROW = [_kinds(2, names, 5) for names in (("num",), ("pair",), ("num", "bare"), ("pair", "temp"))]
-"""Few transactions, tables and rows, so that they meet."""
-
-ENDS = "begin commit commit rollback"
-READS = "get get_many range scan scan_all aggregate tables"
-WRITES_ROWS = "insert upsert update update_where delete delete_where"
+ENDS = "begin commit commit commit rollback"
+ROWS = "insert upsert update update_where delete delete_where replace"
+READS = "get get_many range scan aggregate tables"
+BASE = "begin_at begin_at_moment use_ended create drop gc turn_clock reopen follow count changes"
 MOODS = {
-    "everything": f"{' '.join(WIDE)} {WRITES_ROWS} commit",
-    "rows": f"{ENDS} {WRITES_ROWS} {WRITES_ROWS} {READS}",
-    "updates": f"{ENDS} update update update upsert insert delete get scan_all changes",
-    "bulk": f"{ENDS} insert upsert update_where delete_where insert update scan_all get range gc",
-    "serializable": f"{ENDS} begin begin insert upsert update delete create drop {READS}",
-    "tokens": "begin begin_token begin_token commit commit insert insert upsert create gc reopen",
-    "ddl": f"{ENDS} create create drop drop insert update tables get scan_all gc changes",
-    "past": "insert upsert update delete begin_back begin_moment turn_clock gc count changes scan",
-    "restarts": f"{ENDS} {WRITES_ROWS} create drop gc reopen follow follow changes use_ended",
+    "everything": f"{ENDS} {ROWS} {ROWS} {READS} {BASE} begin_token",
+    "rows": f"{ENDS} {ROWS} {ROWS} {READS}",
+    "updates": f"{ENDS} update update update update upsert insert delete get scan changes",
+    "bulk": f"{ENDS} {ROWS} insert upsert update_where scan get range gc",
+    "serializable": f"{ENDS} begin insert upsert update delete create drop {READS}",
+    "tokens": "begin begin_token begin_token commit commit commit insert insert upsert create reopen",
+    "ddl": f"{ENDS} create create create drop drop insert update tables get scan gc changes",
+    "past": f"{ROWS} commit begin_at begin_at_moment turn_clock gc gc count changes scan",
+    "restarts": f"{ENDS} {ROWS} create drop gc reopen follow follow changes use_ended",
 }
 
 
-@st.composite
-def histories(draw: Any) -> History:
-    """A whole history."""
-    kinds = draw(st.sampled_from((WIDE, *NARROW)))
-    mood = draw(st.sampled_from(list(MOODS)))
-    step = st.one_of(st.just(PAUSE), *(kinds[kind] for kind in MOODS[mood].split()))
-    return History(
-        bulk_rows=draw(st.sampled_from((2, 2, 3, 4, 5))),
-        retention_s=draw(st.sampled_from((0, 0, 0, 5))),
-        rows=tuple(draw(first_rows()) for _ in SHAPES),
-        steps=tuple(draw(st.lists(step, min_size=STEPS, max_size=STEPS))),
-    )
+def play(random: Random, store: Memory | Disk) -> None:
+    """Think up a history and play it; AssertionError where the two sides differ."""
+    bulk_rows, retention_s = 2 + random.randrange(4), 5 * (random.randrange(4) == 3)
+    note(f"twin = Twin({type(store).__name__}(), bulk_rows={bulk_rows}, retention_s={retention_s})")
+    twin = Twin(store, bulk_rows=bulk_rows, retention_s=retention_s)
+    try:
+        author = Author(random, twin)
+        _open_with_rows(author)
+        for _ in range(STEPS):
+            author.step()
+        author.take("finish")
+    finally:
+        twin.abandon()
+
+
+def _open_with_rows(author: Author) -> None:
+    """The three tables, each with some rows at first, or with none."""
+    for shape in SHAPES:
+        author.take("create", slot=0, name=shape.name, shape=shape)
+        count, values = author.pick((0, 5, 5, 12)), author.pick(FULL)
+        if count:
+            rows = tuple({**shape.key_values(place), **values} for place in range(count))
+            author.take("insert", slot=0, name=shape.name, rows=Input("arrow", rows, shape.columns))
+    author.take("commit", slot=0)

@@ -334,10 +334,12 @@ class Model:
         self._note_rows(txn, table, lambda row: True)
         return table.shape, [row for _, row in self._view(txn, table)]
 
-    def shape(self, txn: Txn, name: str) -> Shape | None:
-        """The shape a step has to write for; it is not a look of the transaction itself."""
-        table = self._named(txn, name)
-        return None if table is None else table.shape
+    def peek(self, txn: Txn) -> dict[str, tuple[Shape, list[Row]]]:
+        """All that the transaction could see, for whoever thinks up its next step. Not a read."""
+        return {
+            table.name: (table.shape, [row for _, row in self._view(txn, table)])
+            for table in self._tables(txn)
+        }
 
     # DDL.
 

@@ -1,8 +1,8 @@
 """The tables, rows and predicates that histories are made of.
 
-Every table has the column `n`, the values `a` and `b` that may be null, and `c` that may not. Shapes
-differ in their key alone, so one written row fits them all and a step can be drawn before it is
-known which shape the table of that name will have by then:
+Every table has the column `n`, the values `a` and `b` that may be null, and `c` that may not. They
+differ in their key alone: `n`, or (`s`, `n`), or none. A place, a number below twelve, stands for the
+columns that say which row it is:
 
     place 7   num   key n       n = 5
               pair  key (s, n)  s = "B", n = 2
@@ -27,6 +27,7 @@ Key = Any
 PLACES = 12
 """Keys are drawn from this many places."""
 STRINGS = ("a", "B", "é")
+TYPES = {"s": pa.string(), "n": pa.int64(), "a": pa.int64(), "b": pa.string(), "c": pa.int64()}
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,17 @@ class Shape:
     key: tuple[str, ...]
     columns: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return self.name.upper()
+
     @property
     def schema(self) -> pa.Schema:
-        types = {"s": pa.string(), "n": pa.int64(), "a": pa.int64(), "b": pa.string()}
-        fields = [
-            pa.field(name, types.get(name, pa.int64()), nullable=name not in self.required)
-            for name in self.columns
-        ]
-        return pa.schema(fields)
+        return pa.schema(
+            [
+                pa.field(name, TYPES[name], nullable=name not in self.required)
+                for name in self.columns
+            ]
+        )
 
     @property
     def required(self) -> frozenset[str]:
@@ -55,10 +59,6 @@ class Shape:
         if "s" in self.columns:
             return {"s": STRINGS[place % 3], "n": place // 3}
         return {"n": place - 2}
-
-    def key_at(self, place: int) -> Key:
-        """The key as a caller writes it."""
-        return self.key_of(self.key_values(place))
 
     def key_of(self, row: Mapping[str, Any]) -> Key:
         """One column: its value. Several: a tuple."""
@@ -78,35 +78,34 @@ SHAPES = (NUM, PAIR, BARE)
 
 @dataclass(frozen=True)
 class Input:
-    """Rows as a step has drawn them, and the form in which the engine gets them."""
+    """Rows for insert and upsert, and the form in which the engine gets them."""
 
     form: str
-    rows: tuple[tuple[int, Row], ...]
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...] = ()
+    """Those of the table, which an Arrow table without rows has to show."""
 
-    def written(self, shape: Shape) -> list[Row]:
-        """The rows for a table of that shape. Arrow has the same columns in every row."""
-        rows = [shape.key_values(place) | values for place, values in self.rows]
-        if self.form == "arrow":
-            names = {name for row in rows for name in row}
-            return [
-                {name: row.get(name) for name in shape.columns if name in names} for row in rows
-            ]
-        return rows
+    def written(self) -> list[Row]:
+        """What the caller has written. Arrow has the same columns in every row."""
+        if self.form != "arrow":
+            return list(self.rows)
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        return [{name: row.get(name) for name in names} for row in self.rows]
 
-    def given(self, shape: Shape) -> Any:
+    def given(self) -> Any:
         """What is passed to the engine."""
-        rows = self.written(shape)
+        rows = self.written()
         if self.form == "dict":
             return rows[0]
         if self.form == "list":
             return rows
-        names = rows[0] if rows else shape.columns
-        return pa.table(
-            {
-                name: pa.array([row[name] for row in rows], shape.schema.field(name).type)
-                for name in names
-            }
-        )
+        names = list(rows[0]) if rows else list(self.columns)
+        columns = {name: [row[name] for row in rows] for name in names}
+        return pa.table({name: pa.array(columns[name], TYPES[name]) for name in names})
+
+    def __repr__(self) -> str:
+        tail = f", {self.columns!r}" if self.form == "arrow" and not self.rows else ""
+        return f"Input({self.form!r}, {self.rows!r}{tail})"
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,10 @@ class Where:
     text: str
     params: tuple[Any, ...]
     holds: Callable[[Row], bool] = field(repr=False)
+
+    @property
+    def given(self) -> list[Any] | None:
+        return list(self.params) or None
 
 
 def _wheres() -> list[Where]:

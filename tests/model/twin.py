@@ -4,8 +4,7 @@
          '-> engine: a value, or an error              the two must agree
 
 Transactions live in numbered slots, all open at once on one thread. A step on a slot without one
-begins one first (serializable in every other slot), so a history that was cut short still means
-something.
+begins one first, so a history that was cut short still means something.
 
 The whole database is compared, not only what steps happen to read: by `compare`, which a history
 asks for when it likes, and at its end three times: the live database, one opened read-only that has
@@ -16,8 +15,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,9 @@ from halocline.store.faulty import FaultyFiles
 from tests.model.model import Model, Refused, Txn
 from tests.model.shapes import (
     PLACES,
-    SHAPES,
     Aggregate,
     Input,
+    Key,
     Order,
     Row,
     Shape,
@@ -49,7 +48,7 @@ from tests.model.shapes import (
 )
 
 SLOTS = 4
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Memory:
@@ -130,22 +129,6 @@ class Twin:
             assert txn.snapshot == ts
             self.slots[slot] = (txn, model)
 
-    def begin_in(self, slot: int, isolation: str, token: Any) -> None:
-        """Begin in a slot, unless there is work in it that would be lost."""
-        pair = self.slots[slot]
-        if pair is None or not pair[1].wrote():
-            self.begin(slot, serializable=isolation == "serializable", token=token)
-
-    def begin_back(self, slot: int, back: int) -> None:
-        """So many timestamps ago; one below zero lies in the future."""
-        self.begin_at(slot, self._ago(back))
-
-    def begin_moment(self, slot: int, back: int, before: bool) -> None:
-        """At the wall clock of a commit so many commits ago, or just before it."""
-        walls = self.model.walls or [self.clock.now_us]
-        wall_us = walls[-1 - back % len(walls)] - before
-        self.begin_at(slot, EPOCH + timedelta(microseconds=wall_us))
-
     def commit(self, slot: int) -> None:
         txn, model = self.at(slot)
         verdict, settled = self.model.verdict(model), self.model.settled(model)
@@ -179,20 +162,6 @@ class Twin:
         txn.rollback()
         self.model.rollback(model)
 
-    def commit_one(self, choice: int) -> None:
-        """Commit a transaction that has something to commit, if there is one."""
-        self._one(choice, self.commit)
-
-    def rollback_one(self, choice: int) -> None:
-        self._one(choice, self.rollback)
-
-    def _one(self, choice: int, end: Callable[[int], None]) -> None:
-        taken = [(slot, pair[1]) for slot, pair in enumerate(self.slots) if pair is not None]
-        wrote = [slot for slot, model in taken if model.wrote()]
-        slots = wrote or [slot for slot, _ in taken]
-        if slots:
-            end(slots[choice % len(slots)])
-
     def end(self, slot: int) -> None:
         """Make room in a slot."""
         if self.slots[slot] is not None:
@@ -216,91 +185,74 @@ class Twin:
 
     def insert(self, slot: int, name: str, rows: Input) -> None:
         txn, model = self.at(slot)
-        shape = self.model.shape(model, name) or SHAPES[0]
         self.agree(
-            lambda: self.model.insert(model, name, rows.written(shape)),
-            lambda: txn.insert(name, rows.given(shape)),
+            lambda: self.model.insert(model, name, rows.written()),
+            lambda: txn.insert(name, rows.given()),
         )
 
     def upsert(self, slot: int, name: str, rows: Input) -> None:
         txn, model = self.at(slot)
-        shape = self.model.shape(model, name) or SHAPES[0]
         self.agree(
-            lambda: self.model.upsert(model, name, rows.written(shape)),
-            lambda: txn.upsert(name, rows.given(shape)),
+            lambda: self.model.upsert(model, name, rows.written()),
+            lambda: txn.upsert(name, rows.given()),
         )
 
-    def update(
-        self, slot: int, name: str, place: int, values: Row, move: int | None = None
-    ) -> None:
+    def update(self, slot: int, name: str, key: Key, values: Row) -> None:
         txn, model = self.at(slot)
-        shape = self.model.shape(model, name) or SHAPES[0]
-        key, values = _key(shape, place), self._values(shape, values, move)
         self.agree(
             lambda: self.model.update(model, name, key, values),
             lambda: txn.update(name, key, values),
         )
 
-    def update_where(
-        self, slot: int, name: str, where: Where, values: Row, move: int | None = None
-    ) -> None:
+    def update_where(self, slot: int, name: str, where: Where, values: Row) -> None:
         txn, model = self.at(slot)
-        values = self._values(self.model.shape(model, name) or SHAPES[0], values, move)
-        params = list(where.params) or None
         self.agree(
             lambda: self.model.update_where(model, name, where, values),
-            lambda: txn.update(name, where=where.text, params=params, set=values),
+            lambda: txn.update(name, where=where.text, params=where.given, set=values),
         )
 
-    def delete(self, slot: int, name: str, place: int) -> None:
+    def delete(self, slot: int, name: str, key: Key) -> None:
         txn, model = self.at(slot)
-        key = _key(self.model.shape(model, name) or SHAPES[0], place)
         self.agree(lambda: self.model.delete(model, name, key), lambda: txn.delete(name, key))
 
     def delete_where(self, slot: int, name: str, where: Where) -> None:
         txn, model = self.at(slot)
         self.agree(
             lambda: self.model.delete_where(model, name, where),
-            lambda: txn.delete(name, where=where.text, params=list(where.params) or None),
+            lambda: txn.delete(name, where=where.text, params=where.given),
         )
 
     # Reading.
 
-    def get(self, slot: int, name: str, place: int) -> None:
+    def get(self, slot: int, name: str, key: Key) -> None:
         txn, model = self.at(slot)
-        key = _key(self.model.shape(model, name) or SHAPES[0], place)
         self.agree(lambda: self.model.get(model, name, key), lambda: txn.get(name, key))
 
-    def get_many(self, slot: int, name: str, places: list[int]) -> None:
+    def get_many(self, slot: int, name: str, keys: Sequence[Key]) -> None:
         txn, model = self.at(slot)
-        shape = self.model.shape(model, name) or SHAPES[0]
-        keys = [_key(shape, place) for place in places]
         self.agree(
             lambda: self.model.get_many(model, name, keys),
-            lambda: _rows(txn.get_many(name, keys), shape),
+            lambda: txn.get_many(name, list(keys)).to_pylist(),
         )
 
     def range(
         self,
         slot: int,
         name: str,
-        low: int | None = None,
-        high: int | None = None,
+        low: Key | None = None,
+        high: Key | None = None,
         reverse: bool = False,
         limit: int | None = None,
     ) -> None:
         txn, model = self.at(slot)
-        shape = self.model.shape(model, name) or SHAPES[0]
-        first = None if low is None else _key(shape, low)
-        last = None if high is None else _key(shape, high)
 
         def expected() -> list[Row]:
-            rows = self.model.range(model, name, first, last)
+            rows = self.model.range(model, name, low, high)
             return (rows[::-1] if reverse else rows)[:limit]
 
         self.agree(
             expected,
-            lambda: _rows(txn.range(name, first, last, reverse=reverse, limit=limit), shape),
+            lambda: txn.range(name, low, high, reverse=reverse, limit=limit).to_pylist(),
         )
 
     def scan(
@@ -318,7 +270,7 @@ class Twin:
             lambda: txn.scan(
                 name,
                 where=None if where is None else where.text,
-                params=None if where is None else list(where.params) or None,
+                params=None if where is None else where.given,
                 order=None if order is None else order.given,
                 limit=limit,
                 stream=stream,
@@ -350,9 +302,8 @@ class Twin:
 
         self.agree(expected, actual)
 
-    def count(self, name: str, back: int | None) -> None:
+    def count(self, name: str, at: int | None) -> None:
         """Number of rows outside of any transaction, now or in the past."""
-        at = None if back is None else self._ago(back)
 
         def expected() -> int:
             txn = self.model.begin() if at is None else self.model.begin_at(at)
@@ -376,9 +327,8 @@ class Twin:
         txn, model = self.at(slot)
         self.agree(lambda: self.model.table_names(model), txn.tables)
 
-    def changes(self, name: str, back: int, until: int | None) -> None:
-        end = None if until is None else self._ago(until)
-        self._compare_changes(self.db, self.model, name, self._ago(back), end)
+    def changes(self, name: str, since: int, until: int | None) -> None:
+        self._compare_changes(self.db, self.model, name, since, until)
 
     # DDL.
 
@@ -499,7 +449,7 @@ class Twin:
 
     def at(self, slot: int) -> tuple[Transaction, Txn]:
         if self.slots[slot] is None:
-            self.begin(slot, serializable=slot % 2 == 1)
+            self.begin(slot)
         pair = self.slots[slot]
         assert pair is not None
         return pair
@@ -524,19 +474,12 @@ class Twin:
             self.follower = None
         self.db.close()
 
-    def _ago(self, back: int) -> int:
-        return max(0, self.model.now - back)
-
     def _put_away(self, slot: int) -> None:
         """The slot is free; the transaction is kept, to be misused later."""
         pair = self.slots[slot]
         assert pair is not None
         self.ended = [*self.ended[-3:], pair[0]]
         self.slots[slot] = None
-
-    def _values(self, shape: Shape, values: Row, move: int | None) -> Row:
-        values = {name: value for name, value in values.items() if name in shape.columns}
-        return values if move is None else shape.key_values(move) | values
 
     def _compare_tables(self, db: Database, ts: int) -> None:
         model = self.model
@@ -557,7 +500,8 @@ class Twin:
     def _compare_keys(self, txn: Transaction, name: str, shape: Shape, rows: list[Row]) -> None:
         by_key = {shape.key_of(row): row for row in rows}
         for place in range(PLACES):
-            assert txn.get(name, shape.key_at(place)) == by_key.get(shape.key_at(place))
+            key = shape.key_of(shape.key_values(place))
+            assert txn.get(name, key) == by_key.get(key)
         ordered = [by_key[key] for key in sorted(by_key)]
         assert _rows(txn.range(name), shape) == ordered
         assert _rows(txn.get_many(name, sorted(by_key)), shape) == ordered
@@ -625,11 +569,6 @@ class Twin:
 def _rows(table: pa.Table, shape: Shape) -> list[Row]:
     assert table.schema.equals(shape.schema)
     return table.to_pylist()
-
-
-def _key(shape: Shape, place: int) -> Any:
-    """A key; for a table without one, something that looks like a key."""
-    return shape.key_at(place) if shape.key else place
 
 
 def _refuse_use() -> None:

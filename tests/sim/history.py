@@ -312,8 +312,9 @@ def digest(files: FaultyFiles) -> bytes:
     """Equal for stores with equal content, synced and seen."""
     content = hashlib.blake2b(digest_size=16)
     for path, node in sorted(files._names.seen.items()):
-        parts = None if node is None else (bytes(node.data), bytes(node.disk))
-        content.update(repr((path, parts)).encode())
+        content.update(path.encode() + b"\0")
+        for part in () if node is None else (node.data, node.disk):
+            content.update(len(part).to_bytes(8, "little") + part)
     return content.digest()
 
 
@@ -364,13 +365,14 @@ def verify(files: FaultyFiles, life: Life, label: str, *, at_least: int, seed: i
         expected = read_state(db)
     finally:
         db.close()
-    with open_on(files, life.durability) as db:
-        assert read_state(db) == expected, f"closing and opening changed the state: {label}"
-        assert not db.check(), f"after closing and opening: {label}"
     # What recovery has shown to anyone must be durable by then.
     with open_on(again, life.durability) as db:
         assert read_state(db) == life.states[found], f"opening twice gives two states: {label}"
         assert not db.check(), f"after opening twice: {label}"
+    if seed % 4 == 0:
+        with open_on(files, life.durability) as db:
+            assert read_state(db) == expected, f"closing and opening changed the state: {label}"
+            assert not db.check(), f"after closing and opening: {label}"
     return found
 
 

@@ -255,7 +255,7 @@ def test_a_fault_at_every_operation_of_four_writers(fault: str, durability: str)
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_again_and_again(fault: str, durability: str) -> None:
-    for _ in range(30):
+    for _ in range(10):
         n = 1
         while _fail_once(fault, durability, n):
             n += 1
