@@ -104,4 +104,4 @@ def show_place(screen: Screen, bank: Path, *, kept: bool) -> None:
     screen.put()
     screen.put(f"The bank was in {bank}, {size_bytes / 1e6:,.0f} MB ({fate}). Try it yourself:")
     screen.put()
-    screen.put(lines if screen.plain else code, indent=4)
+    screen.put(lines if screen.plain else code, indent=2)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from hypothesis import note
 
-from tests.model.model import Txn
+from tests.model.model import Txn, same
 from tests.model.shapes import (
     AGGREGATES,
     ORDERS,
@@ -121,8 +121,8 @@ class Author:
             name = self.focus
         else:
             name = self.pick(fit if fit and not self.chance(10) else NAMES)
-        shape, rows = seen.get(name) or seen.get(name.lower()) or (SHAPES[0], [])
-        return name, shape, rows
+        here = next((other for other in seen if same(other, name)), None)
+        return (name, *seen[here]) if here else (name, SHAPES[0], [])
 
     def key(self, shape: Shape, rows: list[Row]) -> Key:
         """A key, mostly of a row that is there. A table without keys gets something like one."""

@@ -1,0 +1,176 @@
+"""System nodes, the info of a record, tokens and commit times."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from halocline.config import Options
+from halocline.errors import CorruptionError, UsageError
+from halocline.rows.engine import EngineState, Times
+from halocline.rows.system import (
+    EpochNode,
+    FloorNode,
+    Info,
+    JobNode,
+    decode_info,
+    decode_system,
+    encode_system,
+)
+from halocline.rows.tokens import Tokens, check_token
+from tests.unit.rows.rig import KEYED, entry_of
+
+NODES = [
+    EpochNode(epoch=3, ts_ceiling=2**40, rowid_ceiling=2**50),
+    EpochNode(epoch=3, ts_ceiling=7, rowid_ceiling=9, closed=True),
+    FloorNode(floor=12),
+    JobNode(job_id=5, table_id=2, first_rowid=100, rows=1 << 20, lease_us=10**15),
+    JobNode(job_id=5, table_id=2, ended=True),
+]
+
+
+@pytest.mark.parametrize("node", NODES, ids=repr)
+def test_a_system_node_comes_back_as_it_went(node: EpochNode | FloorNode | JobNode) -> None:
+    payload = encode_system(node)
+    assert payload[:1] == b"\x01"
+    assert decode_system(payload, type(node)) == node
+    assert decode_system(memoryview(payload), type(node)) == node
+
+
+@pytest.mark.parametrize("node", NODES, ids=repr)
+def test_mutated_system_nodes_are_corruption_or_a_node(
+    node: EpochNode | FloorNode | JobNode,
+) -> None:
+    payload = encode_system(node)
+    rng = random.Random(1)
+    for end in range(len(payload)):
+        with pytest.raises(CorruptionError):
+            decode_system(payload[:end], type(node))
+    for _ in range(500):
+        data = bytearray(payload)
+        data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            assert isinstance(decode_system(bytes(data), type(node)), type(node))
+        except CorruptionError:
+            pass
+    for hostile in (
+        b"",
+        b"\x02" + payload[1:],
+        b"\x01",
+        b"\x01\x90",
+        b"\x01\x80",
+        payload + b"\x00",
+    ):
+        with pytest.raises(CorruptionError):
+            decode_system(hostile, type(node))
+
+
+@pytest.mark.parametrize("token", [None, "t", ("app", 7), "é" * 300])
+def test_the_info_of_a_record(token: str | tuple[str, int] | None) -> None:
+    info = Info(commit_ts=2**40, wall_us=10**15, epoch=3, token=token)
+    data = msgspec.msgpack.encode(info)
+    assert decode_info(data) == decode_info(memoryview(data)) == info
+    rng = random.Random(2)
+    for end in range(len(data)):
+        with pytest.raises(CorruptionError):
+            decode_info(data[:end])
+    for _ in range(500):
+        mutated = bytearray(data)
+        mutated[rng.randrange(len(mutated))] = rng.randrange(256)
+        try:
+            assert isinstance(decode_info(bytes(mutated)), Info)
+        except CorruptionError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"commit_ts": 1},
+        {"commit_ts": "1", "wall_us": 1, "epoch": 1},
+        {"commit_ts": 1, "wall_us": 1, "epoch": 1, "token": 5},
+        {"commit_ts": 1, "wall_us": 1, "epoch": 1, "token": ["a"]},
+        {"commit_ts": 1, "wall_us": 1, "epoch": 1, "token": ["a", "b"]},
+    ],
+    ids=repr,
+)
+def test_info_that_makes_no_sense_is_corruption(fields: dict[str, object]) -> None:
+    with pytest.raises(CorruptionError):
+        decode_info(msgspec.msgpack.encode(fields))
+
+
+def test_a_token_that_is_no_text_is_corruption() -> None:
+    with pytest.raises(CorruptionError):
+        decode_info(b"\x84\xa9commit_ts\x01\xa7wall_us\x01\xa5epoch\x01\xa5token\xa2\xff\xfe")
+
+
+def test_times_find_the_newest_commit_at_a_moment() -> None:
+    times = Times()
+    assert (times.at(10**18), times.wall_of(5)) == (0, 0)
+    for ts, wall in ((1, 100), (2, 100), (5, 200), (9, 300)):
+        times.add(ts, wall)
+    assert [times.at(wall) for wall in (0, 99, 100, 199, 200, 299, 300, 10**18)] == [
+        *(0, 0, 2, 2, 5, 5, 9, 9),
+    ]
+    assert [times.wall_of(ts) for ts in (0, 1, 2, 3, 5, 9, 10)] == [0, 100, 100, 100, 200, 300, 300]
+
+
+def test_a_plain_token_is_known_until_it_expires() -> None:
+    tokens = Tokens()
+    assert tokens.find("a") == 0
+    tokens.add("a", 5, 1000)
+    tokens.add("b", 6, 2000)
+    assert (tokens.find("a"), tokens.find("b"), tokens.find("c")) == (5, 6, 0)
+    assert tokens.expire(1000) == 0
+    assert tokens.expire(1001) == 1
+    assert (tokens.find("a"), tokens.find("b")) == (0, 6)
+
+
+def test_of_an_application_the_newest_version_is_known_for_ever() -> None:
+    tokens = Tokens()
+    assert tokens.find(("app", 0)) == 0
+    tokens.add(("app", 3), 5, 1000)
+    assert [tokens.find(("app", version)) for version in (0, 2, 3, 4)] == [5, 5, 5, 0]
+    tokens.add(("app", 10), 8, 2000)
+    assert [tokens.find(("app", version)) for version in (3, 10, 11)] == [8, 8, 0]
+    assert tokens.find(("other", 1)) == 0
+    assert tokens.find("app") == 0
+    assert tokens.expire(10**18) == 0
+    assert tokens.find(("app", 10)) == 8
+
+
+def test_tokens_in_canonical_form() -> None:
+    assert check_token(None) is None
+    assert check_token("x" * 1024) == "x" * 1024
+    assert check_token(("app", 0)) == check_token(["app", 0]) == ("app", 0)
+    assert check_token(("app", 2**63 - 1)) == ("app", 2**63 - 1)
+    for bad in ("", "x" * 1025, b"x", 5, ("app",), ("app", -1), ("app", 2**63), ("app", 1.0), {}):
+        with pytest.raises(UsageError):
+            check_token(bad)
+
+
+def test_an_epoch_starts_above_what_the_one_before_was_promised() -> None:
+    engine = EngineState(Options())
+    state = engine.add_table(entry_of(*KEYED["int"]))
+    engine.open_epoch(EpochNode(epoch=1, ts_ceiling=100, rowid_ceiling=1000))
+    assert state.next_rowid == 1
+    engine.open_epoch(EpochNode(epoch=1, ts_ceiling=200, rowid_ceiling=2000))
+    assert state.next_rowid == 1, "a block more for the same epoch"
+    engine.open_epoch(EpochNode(epoch=2, ts_ceiling=300, rowid_ceiling=3000))
+    assert (state.next_rowid, engine.first_rowid) == (2001, 2001)
+    assert (engine.ts_ceiling, engine.rowid_ceiling, engine.epoch) == (300, 3000, 2)
+
+
+def test_a_job_reserves_its_row_ids() -> None:
+    engine = EngineState(Options())
+    state = engine.add_table(entry_of(*KEYED["int"]))
+    job = JobNode(job_id=4, table_id=1, first_rowid=50, rows=100)
+    engine.start_job(job)
+    assert (engine.jobs, state.next_rowid) == ({4: job}, 150)
+    engine.start_job(JobNode(job_id=4, table_id=1, ended=True))
+    assert (engine.jobs, state.next_rowid) == ({}, 150)
+    engine.start_job(JobNode(job_id=5, table_id=99, first_rowid=1, rows=1))
+    assert 5 in engine.jobs
