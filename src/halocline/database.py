@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from halocline.check import check_engine
+from halocline.checkpoint import collect_garbage
 from halocline.clock import Clock, SystemClock
 from halocline.config import MIB, Durability, Options, parse_duration, parse_size
 from halocline.errors import (
@@ -27,12 +28,10 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import FLOOR, read_log
+from halocline.log import read_log
 from halocline.opening import Reader, local_files, lock_for_writing, readable, start_owner
 from halocline.read import Duck, read_changes
-from halocline.rows.system import FloorNode, encode_system
 from halocline.rows.tokens import check_token
-from halocline.rows.undo import collect
 from halocline.store import Files, Lock
 from halocline.table import Table
 from halocline.txn import Core, Transaction
@@ -269,33 +268,7 @@ class Database:
     def gc(self) -> dict[str, int]:
         """Raise the floor as far as retention and open transactions allow; free what is below."""
         self._core.check_open()
-        committer = self._core.committer
-        if committer is None:
-            raise UnavailableError("the database is open read-only")
-        engine = self._core.engine
-        floor = self._horizon()
-        if floor > engine.floor:
-            with committer.lock:
-                node = encode_system(FloorNode(floor=floor))
-                order = committer.append_system(FLOOR, node)
-                engine.floor = floor
-            self._log.wait(order)
-        # A reader publishes its pin and then looks at the floor; we do it the other way round. So
-        # either it has seen the new floor, or we see its pin here.
-        bound = min([engine.floor, *list(self._core.pins.values())])
-        states = list(engine.tables.values())
-        versions = sum(collect(state, bound, committer.lock) for state in states)
-        forgotten = engine.catalog.compact(bound)
-        for entry in forgotten:
-            engine.tables.pop(entry.id, None)
-        retention_us = int(parse_duration(engine.options.token_retention) * 1e6)
-        tokens = engine.tokens.expire(self._clock.wall_us() - retention_us)
-        return {
-            "floor": engine.floor,
-            "versions": versions,
-            "tables": len(forgotten),
-            "tokens": tokens,
-        }
+        return collect_garbage(self._core, self._retention_us, self.visible_ts)
 
     def check(self) -> list[str]:
         """Verify the database; returns every problem found, none when all is well."""
@@ -383,11 +356,6 @@ class Database:
     def _check_floor(self, ts: int) -> None:
         if ts < self._core.engine.floor:
             raise SnapshotExpiredError(ts, self._core.engine.floor)
-
-    def _horizon(self) -> int:
-        oldest_us = self._clock.wall_us() - self._retention_us
-        kept = min(self._core.engine.times.at(oldest_us), self.visible_ts)
-        return max(self._core.engine.floor, min([kept, *list(self._core.pins.values())]))
 
     def _wait_visible(self, ts: int) -> None:
         while ts and not self._log.wait_visible(ts, 1.0):

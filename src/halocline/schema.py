@@ -6,8 +6,7 @@
                              '------key_bytes, int_keys --> the order of keys (keys.py)
 
 A Schema is a value: immutable, compared by content, safe to share between threads. What it needs
-for speed (generated functions, typed decoders) is made on first use and kept; opening a database
-of a thousand tables compiles nothing.
+for speed (generated functions, typed decoders) is made on first use and kept.
 
 Canonical values are described in values.py. Nested ones are lists and dicts, which a caller could
 change: whoever hands out rows of a schema with `nested` positions copies those (`as_dict` does).
@@ -125,9 +124,7 @@ class Schema:
 
     def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Permanent ids of some columns, ascending."""
-        columns = self.columns
-        ids = [columns[at].id for at in positions]
-        return tuple(ids) if len(ids) == 1 else tuple(sorted(ids))
+        return tuple(sorted([self.columns[at].id for at in positions]))
 
     # Rows
 
@@ -263,8 +260,10 @@ class Schema:
 
     def key_table(self, keys: Sequence[Any]) -> Any:
         """Canonical keys as a pa.Table of the key columns."""
-        rows = [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
-        return pa.Table.from_batches([batches.to_arrow(rows, self._key_arrow)])
+        return pa.Table.from_batches([batches.to_arrow(self._key_rows(keys), self._key_arrow)])
+
+    def _key_rows(self, keys: Iterable[Any]) -> list[Row]:
+        return [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
 
     @cached_property
     def cells(self) -> Callable[[Any], Callable[[int], Row]]:
@@ -283,8 +282,7 @@ class Schema:
 
     def encode_keys(self, keys: Iterable[Any]) -> bytes:
         """Canonical keys as msgpack, each as a row of the key columns."""
-        rows = [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
-        return codec.encode(rows)
+        return codec.encode(self._key_rows(keys))
 
     def decode_keys(self, data: Any) -> list[Any]:
         """What `encode_keys` wrote; the same errors as `decode_rows`."""

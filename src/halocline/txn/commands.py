@@ -21,7 +21,7 @@ the merged result; this file decides in which order that result is written down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -89,12 +89,15 @@ def plan(commands: Iterable[Command]) -> list[Command]:
     return drops + ddl + [command for command in flat if command.kind not in DDL]
 
 
-def _merge_stretch(commands: Sequence[Command]) -> list[Command]:
-    """Deletes of committed rows first, then updates, then what is left of the inserts."""
-    merged = []
-    for kind in (Kind.DELETE_COMMITTED, Kind.UPDATE_COMMITTED):
-        merged += [command for command in commands if command.kind is kind][:1]
-    local = [command for command in commands if command.kind in (Kind.INSERT, Kind.DELETE_LOCAL)]
-    if local:
-        merged.append(Command(Kind.INSERT, local[0].table_id))
+def merge_kinds(kinds: Collection[Kind]) -> list[Kind]:
+    """DML of one table, merged: deletes of committed rows, then updates, then what is inserted."""
+    merged = [kind for kind in (Kind.DELETE_COMMITTED, Kind.UPDATE_COMMITTED) if kind in kinds]
+    if Kind.INSERT in kinds or Kind.DELETE_LOCAL in kinds:
+        merged.append(Kind.INSERT)
     return merged
+
+
+def _merge_stretch(commands: Sequence[Command]) -> list[Command]:
+    """The commands of one table between two DDLs."""
+    kinds = merge_kinds({command.kind for command in commands})
+    return [Command(kind, commands[0].table_id) for kind in kinds]

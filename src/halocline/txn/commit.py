@@ -34,6 +34,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, encode_system
 from halocline.rows.tidy import tidy
+from halocline.txn.commands import Command, Kind
 from halocline.txn.conflict import Rebase, check_parts, check_reads, check_singles, gather, rebase
 from halocline.txn.record import (
     COMMIT_TS_AT,
@@ -94,17 +95,14 @@ class Committer:
         txn_id = next(self._ids)
         rounds = 0
         while True:
-            ddl = txn.ddl.nodes() if txn.ddl is not None else ()
-            prepared = prepare(txn_id, self.log.epoch, txn.token, ddl, tables, self._bulk_rows)
+            prepared = self._prepare(txn_id, txn, tables)
             with self.lock:
                 known = self._known(txn)
                 rebases = () if known else self._check(txn, tables, checked)
                 while rebases and rounds >= ROUNDS_MAX:
                     for step in rebases:
                         rebase(step)
-                    prepared = prepare(
-                        txn_id, self.log.epoch, txn.token, ddl, tables, self._bulk_rows
-                    )
+                    prepared = self._prepare(txn_id, txn, tables)
                     rebases = self._check(txn, tables, checked)
                 if not known and not rebases:
                     order, commit_ts = self._apply(txn, prepared)
@@ -117,6 +115,12 @@ class Committer:
                 rebase(step)
         self.log.wait(order)
         return commit_ts
+
+    def _prepare(self, txn_id: int, txn: Work, tables: dict[int, TableChanges]) -> Prepared:
+        ddl = txn.ddl.nodes() if txn.ddl is not None else ()
+        definitions = [Command(Kind.DELETE_TABLE, table_id) for table_id in txn.dropped]
+        definitions += [Command(Kind.CREATE_TABLE, table_id) for table_id in txn.created]
+        return prepare(txn_id, self.log.epoch, txn.token, ddl, definitions, tables, self._bulk_rows)
 
     def tidy(self, state: TableState) -> None:
         """Freeze and merge what a commit left behind. Called when its outcome is settled."""

@@ -31,7 +31,7 @@ from halocline.rows.nodes import (
 )
 from halocline.rows.tokens import Token
 from halocline.schema import Schema
-from halocline.txn.commands import Command, Kind, plan
+from halocline.txn.commands import DDL, Command, Kind, merge_kinds, plan
 from halocline.txn.workspace import Part, TableChanges
 
 _INFO: Final = Struct(">12sQ9sQ7sQ")
@@ -91,6 +91,7 @@ def prepare(
     epoch: int,
     token: Token | None,
     ddl: Sequence[tuple[int, bytes]],
+    definitions: Sequence[Command],
     tables: Mapping[int, TableChanges],
     bulk_rows: int,
 ) -> Prepared:
@@ -98,9 +99,9 @@ def prepare(
     nodes: list[Node] = []
     encoded = list(ddl)
     rows = 0
-    for command in _planned(tables):
-        changes = tables[command.table_id]
-        for node in nodes_of(command.kind, changes, bulk_rows):
+    for kind, table_id in _planned(definitions, tables):
+        changes = tables[table_id]
+        for node in nodes_of(kind, changes, bulk_rows):
             nodes.append(node)
             encoded.append(encode_node(node, changes.schema))
             rows += node.count
@@ -125,13 +126,18 @@ def nodes_of(kind: Kind, changes: TableChanges, bulk_rows: int) -> list[Node]:
     return _deletes(changes, bulk_rows)
 
 
-def _planned(tables: Mapping[int, TableChanges]) -> Sequence[Command]:
-    """Merged commands in record order. One command needs no plan, and most commits have one."""
-    if len(tables) == 1:
-        ((table_id, changes),) = tables.items()
-        if len(changes.commands) == 1:
-            return (Command(changes.commands[0], table_id),)
-    return plan(command for changes in tables.values() for command in changes.command_list())
+def _planned(
+    definitions: Sequence[Command], tables: Mapping[int, TableChanges]
+) -> list[tuple[Kind, int]]:
+    """Merged DML commands in record order. Only a transaction with DDL needs the whole plan."""
+    if definitions:
+        written = [command for one in tables.values() for command in one.command_list()]
+        return [command for command in plan([*definitions, *written]) if command.kind not in DDL]
+    return [
+        (kind, table_id)
+        for table_id, changes in tables.items()
+        for kind in merge_kinds(changes.commands)
+    ]
 
 
 def _inserts(changes: TableChanges, bulk_rows: int) -> list[Node]:

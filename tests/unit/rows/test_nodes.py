@@ -125,18 +125,14 @@ def test_the_head_is_18_bytes_with_the_row_id_to_be_patched() -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_every_cut_is_an_error_or_the_whole_node(kind: str) -> None:
-    """A stream of Arrow may end without its end mark; anything shorter is an error."""
+def test_every_cut_is_an_error(kind: str) -> None:
+    """At the borders of Arrow's messages too, where a stream may end without its end mark."""
     schema = SCHEMAS[kind]
     for node in nodes(schema):
         type_, payload = encode_node(node, schema)
         for end in range(len(payload)):
-            try:
-                found = decode_node(type_, payload[:end], schema)
-            except CorruptionError:
-                continue
-            assert found.count == node.count
-            assert end > len(payload) - 16
+            with pytest.raises(CorruptionError):
+                decode_node(type_, payload[:end], schema)
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
@@ -186,6 +182,7 @@ def _ipc(table: pa.Table) -> bytes:
 
 
 TABLE = SCHEMA.to_table(_rows(3))
+NULL = pa.array([None], pa.int64())
 CHANGED = {b"changed": msgspec.msgpack.encode((2,))}
 
 

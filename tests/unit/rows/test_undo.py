@@ -1,4 +1,4 @@
-"""Undo GC and tidying: what nobody can see goes, what anybody can see stays, in any order of both."""
+"""Undo GC and tidying: what nobody can see goes, what anybody can see stays."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_everything_that_ended_in_a_frozen_page_goes(kind: str) -> None:
     assert collect(state, story.ts, lock) == len(dead) > 20
     left = contents(state)
     assert not dead & left.keys()
-    assert not dead & {rowid for rowid in state.deletes.ended}
+    assert not dead & set(state.deletes.ended)
     assert not dead & set(state.tree.recent.values())
     assert not dead & set(state.tree.older.values())
     assert not dead & {int(rowid) for run in state.tree.runs for rowid in run.rowids}

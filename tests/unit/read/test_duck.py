@@ -1,0 +1,109 @@
+"""DuckDB as executor: the sandbox of every cursor, errors in our own words, results as Arrow."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from halocline.errors import UnavailableError, UsageError
+from halocline.read.duck import Duck
+
+
+@pytest.fixture(scope="module")
+def duck() -> Iterator[Duck]:
+    """One instance for all tests of this file."""
+    duck = Duck(memory_bytes=64 << 20, threads=1)
+    yield duck
+    duck.close()
+
+
+SETTINGS = {
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "lock_configuration": True,
+    "TimeZone": "UTC",
+    "threads": 1,
+    "temp_directory": "",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_cursor_is_in_the_sandbox(duck: Duck, name: str) -> None:
+    """Some settings belong to a session, and each cursor is one."""
+    for _ in range(2):
+        found = duck.query(f"select current_setting('{name}') as v", [], {})
+        assert found.to_pylist() == [{"v": SETTINGS[name]}]
+
+
+def test_tables_are_handed_in_for_one_query_only(duck: Duck) -> None:
+    table = pa.table({"a": [1, 2]})
+    assert duck.query("select sum(a) as s from x", [], {"x": table}).to_pylist() == [{"s": 3}]
+    for name in ("x", "table", "duck"):
+        with pytest.raises(UsageError):
+            duck.query(f"select * from {name}", [], {})
+    names = {'we"ird ; name': table, "select": table}
+    text = 'select count(*) as n from "we""ird ; name", "select"'
+    assert duck.query(text, [], names).to_pylist() == [{"n": 4}]
+
+
+def test_nothing_of_a_table_is_copied_or_changed(duck: Duck) -> None:
+    table = pa.table({"a": [3, 1, 2]})
+    before = table.column("a").chunk(0).buffers()[1].address
+    duck.query("select * from x order by a", [], {"x": table})
+    assert table.column("a").to_pylist() == [3, 1, 2]
+    assert table.column("a").chunk(0).buffers()[1].address == before
+
+
+def test_the_quoted_text_is_tried_when_the_first_does_not_parse(duck: Duck) -> None:
+    tables = {"x": pa.table({"at": [1, 2]})}
+    text = "select at from x where at > 1"
+    with pytest.raises(UsageError, match="Parser Error"):
+        duck.query(text, [], tables)
+    quoted = 'select "at" from "x" where "at" > ?'
+    assert duck.query(text, [1], tables, quoted).to_pylist() == [{"at": 2}]
+    assert duck.stream(text, [1], tables, quoted).read_all().to_pylist() == [{"at": 2}]
+    with pytest.raises(UsageError):
+        duck.query("select nope nope nope", [], tables, "select nope nope nope")
+
+
+def test_errors_tell_what_to_do(duck: Duck) -> None:
+    for text in ("select nope", "select 'a'::int", "selct", "select error('x')"):
+        with pytest.raises(UsageError):
+            duck.query(text, [], {})
+        with pytest.raises(UsageError):
+            duck.stream(text, [], {}).read_all()
+    with pytest.raises(UnavailableError, match="memory") as error:
+        duck.query("select list(i) from range(30000000) t(i)", [], {})
+    assert error.value.outcome == "not_committed"
+    assert duck.query("select 1 as one", [], {}).to_pylist() == [{"one": 1}]
+
+
+def test_a_stream_keeps_its_tables_alive(duck: Duck) -> None:
+    def opened() -> pa.RecordBatchReader:
+        table = pa.table({"a": list(range(200_000))})
+        return duck.stream("select a from x where a % 2 = 0", [], {"x": table})
+
+    reader = opened()
+    gc.collect()
+    assert reader.read_all().num_rows == 100_000
+
+
+def test_closing_twice_is_fine_and_a_query_starts_it_again() -> None:
+    duck = Duck(memory_bytes=64 << 20)
+    duck.close()
+    assert duck.query("select 1 as one", [], {}).num_rows == 1
+    duck.close()
+    duck.close()
+
+
+def test_an_empty_table_keeps_its_types(duck: Duck) -> None:
+    schema = pa.schema(
+        [("a", pa.int32()), ("l", pa.list_(pa.string())), ("d", pa.decimal128(9, 2))]
+    )
+    found = duck.query("select * from x", [], {"x": schema.empty_table()})
+    assert (found.num_rows, found.schema) == (0, schema)
