@@ -11,8 +11,7 @@ for speed (generated functions, typed decoders) is made on first use and kept.
 Canonical values are described in values.py. Nested ones are lists and dicts, which a caller could
 change: whoever hands out rows of a schema with `nested` positions copies those (`as_dict` does).
 
-Every column has a permanent id. `last_id` is the highest ever given, so that the id of a dropped
-column is never used again.
+Every column has a permanent id; `last_id` is the highest ever given, so that none is used again.
 """
 
 from __future__ import annotations
@@ -260,7 +259,7 @@ class Schema:
 
     def key_table(self, keys: Sequence[Any]) -> Any:
         """Canonical keys as a pa.Table of the key columns."""
-        return pa.Table.from_batches([batches.to_arrow(self._key_rows(keys), self._key_arrow)])
+        return pa.Table.from_batches([batches.to_arrow(self._key_rows(keys), self.key_fields)])
 
     def _key_rows(self, keys: Iterable[Any]) -> list[Row]:
         return [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
@@ -321,12 +320,12 @@ class Schema:
         return tuple(column.type for column in self.columns)
 
     @cached_property
-    def _key_arrow(self) -> Any:
+    def key_fields(self) -> Any:
         return pa.schema([self.arrow.field(at) for at in self.key_positions])
 
     @cached_property
     def _decode_key_rows(self) -> Callable[[Any], list[Row]]:
-        return codec.compile_decode(list(self._key_arrow))
+        return codec.compile_decode(list(self.key_fields))
 
     @cached_property
     def _names(self) -> Names:
@@ -346,12 +345,10 @@ class Schema:
 
     @cached_property
     def _limit(self) -> keys.Limit:
-        """The limit on keys inside rows."""
         return self._limit_at(self.key_positions)
 
     @cached_property
     def _key_limit(self) -> keys.Limit:
-        """The limit on keys by themselves."""
         return self._limit_at(range(len(self.key_positions)))
 
     def _limit_at(self, positions: Sequence[int]) -> keys.Limit:
@@ -397,8 +394,7 @@ class Schema:
         return table
 
     def _require_key(self, given: Container[int]) -> None:
+        text = "is part of the primary key and must be given"
         for at in self.key_positions:
             if at not in given:
-                raise SchemaError(
-                    "is part of the primary key and must be given", column=self.names[at]
-                )
+                raise SchemaError(text, column=self.names[at])

@@ -396,6 +396,5 @@ class Log:
     def _refusal(self, outcome: Outcome) -> UnavailableError:
         reason = str(self.failed) or type(self.failed).__name__
         text = f"the database stopped ({reason}): close it and open it again"
-        error = UnavailableError(text, outcome=outcome)
-        error.__cause__ = self.failed
+        (error := UnavailableError(text, outcome=outcome)).__cause__ = self.failed
         return error

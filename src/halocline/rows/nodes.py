@@ -17,7 +17,7 @@ from disk or network, so every decoder checks and raises CorruptionError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
@@ -40,6 +40,7 @@ FIRST_ROWID_AT: Final = 10
 """Offset of the first RowID in a node payload."""
 
 ROWS, ARROW = 0, 1
+_IPC_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 _IPC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _encode = msgspec.msgpack.Encoder().encode
 _ints = msgspec.msgpack.Decoder(tuple[tuple[int, ...], msgspec.Raw])
@@ -168,6 +169,8 @@ def _decode_rows(kind: int, table_id: int, first: int, body: memoryview, schema:
 
 
 def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> Node:
+    if bytes(body[-8:]) != _IPC_END:
+        raise ValueError("the Arrow stream has been cut")
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         table = reader.read_all()
     # A bad offset in a batch from outside kills the process unless it is found here.
@@ -183,6 +186,7 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
         run = key_run(rows, schema)
         return Update(table_id, targets, changed, table=rows, keys=keys, run=run, first_rowid=first)
     if kind == DML_D:
+        _check_fields(table, schema.key_fields)
         keys = schema.keys_of(table) if schema.primary_key else [None] * len(targets)
         return Delete(table_id, targets, keys, first_rowid=first)
     raise ValueError(f"node type {kind} is not a DML node")
@@ -190,9 +194,18 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
 
 def _conform(table: pa.Table, schema: Schema) -> pa.Table:
     """The rows under the table's own schema; a cast would stumble over null structs."""
-    if table.schema.names != schema.arrow.names or table.schema.types != schema.arrow.types:
+    if table.schema.names != schema.arrow.names:
         raise ValueError("the columns are not those of the table")
+    _check_fields(table, schema.arrow)
     return pa.Table.from_arrays(table.columns, schema=schema.arrow)
+
+
+def _check_fields(table: pa.Table, fields: Iterable[pa.Field]) -> None:
+    """Types must be the table's, and what may not be null is not."""
+    for field in fields:
+        column = table.column(field.name)
+        if column.type != field.type or (column.null_count and not field.nullable):
+            raise ValueError(f"column {field.name!r} is not what the table has")
 
 
 def _targets(column: pa.ChunkedArray) -> Int64Array:
