@@ -58,6 +58,7 @@ def _partials() -> list[Row]:
 
 
 PARTIALS = _partials()
+SINGLE = [values for values in PARTIALS if len(values) == 1]
 FULL = [values for values in PARTIALS if "c" in values]
 WRONG: list[Row] = [{"c": None}, {"a": 1, "b": "x"}]
 """As a new row these lack what must not be null."""
@@ -78,6 +79,8 @@ class Author:
         self.focus = self.pick(("num", "pair", "bare", None))
         """The table that most steps are about, if any."""
         self.serializable_share = self.pick((0, 1, 3))
+        self.hot = (self.place(), self.place())
+        """Two rows that everybody wants."""
 
     def step(self) -> None:
         """Think up a step, print it, take it."""
@@ -128,12 +131,15 @@ class Author:
         """A key, mostly of a row that is there. A table without keys gets something like one."""
         if not shape.key:
             return 1
+        if self.chance(2):
+            return shape.key_of(shape.key_values(self.pick(self.hot)))
         values = self.pick(rows) if rows and not self.chance(4) else shape.key_values(self.place())
         return shape.key_of(values)
 
     def values(self, shape: Shape) -> Row:
         """Columns to update; now and then the key among them, or a null where none may be."""
-        values = WRONG[0] if self.chance(16) else self.pick(PARTIALS)
+        pool = WRONG[:1] if self.chance(16) else SINGLE if self.chance(2) else PARTIALS
+        values = self.pick(pool)
         if self.chance(6):
             moved = shape.key_values(self.place())
             name = self.pick(list(moved))
@@ -147,7 +153,8 @@ class Author:
         """One row or several in one of three forms; `free`: mostly with keys that are not there."""
         form = self.pick(("dict", "list", "arrow"))
         count = 1 if form == "dict" else self.pick((1, 3, 6, 2, 4, 9, 0))
-        first, stride = self.place(), self.pick((1, 5, 7))
+        first = self.pick(self.hot) if self.chance(2) else self.place()
+        stride = self.pick((1, 5, 7))
         places = [(first + i * stride) % PLACES for i in range(PLACES)]
         keys = [shape.key_values(place) for place in places]
         if shape.key and free and not self.chance(6):
@@ -342,7 +349,7 @@ BASE = "begin_at begin_at_moment use_ended create drop gc turn_clock reopen foll
 MOODS = {
     "everything": f"{ENDS} {ROWS} {ROWS} {READS} {BASE} begin_token",
     "rows": f"{ENDS} {ROWS} {ROWS} {READS}",
-    "updates": f"{ENDS} update update update update upsert insert delete get scan changes",
+    "updates": f"{ENDS} update update update update update upsert upsert update_where delete get scan",
     "bulk": f"{ENDS} {ROWS} insert upsert update_where scan get range gc",
     "serializable": f"{ENDS} begin insert upsert update delete create drop {READS}",
     "tokens": "begin begin_token begin_token commit commit commit insert insert upsert create reopen",

@@ -47,9 +47,10 @@ class Strike(NamedTuple):
 
 
 class _Tracer:
-    def __init__(self, k: int, mode: Mode) -> None:
+    def __init__(self, k: int, mode: Mode, inside: str) -> None:
         self.left = k
         self.mode = mode
+        self.inside = inside
         self.where = ""
         # One object each for as long as we live: the interpreter does not hold on to the trace
         # function that it is just calling.
@@ -67,11 +68,16 @@ class _Tracer:
         counts = event == "opcode" and (
             self.mode == "signal" or frame.f_lasti in interruptible(frame.f_code)
         )
-        if counts:
+        if counts and (not self.inside or self._is_inside(frame)):
             self.left -= 1
             if not self.left:
                 return self._fire(frame)
         return self.on_opcode
+
+    def _is_inside(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code.co_name != self.inside:
+            frame = frame.f_back
+        return frame is not None
 
     def _fire(self, frame: FrameType) -> Any:
         if self.mode == "raise":
@@ -96,9 +102,12 @@ class _Tracer:
         self.where = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
 
 
-def strike(k: int, mode: Mode, call: Callable[[], object]) -> Strike:
-    """Make the call and interrupt it. Main thread only: nobody else gets signals."""
-    tracer = _Tracer(k, mode)
+def strike(k: int, mode: Mode, call: Callable[[], object], inside: str = "") -> Strike:
+    """Make the call and interrupt it. Main thread only: nobody else gets signals.
+
+    `inside` names a function: then only opcodes count that run while it does.
+    """
+    tracer = _Tracer(k, mode, inside)
     returned = False
     before, hook = sys.gettrace(), sys.unraisablehook
     handler = signal.signal(signal.SIGINT, tracer.handle)
@@ -133,7 +142,7 @@ def without_interrupts(hook: Callable[[Any], object]) -> Callable[[Any], object]
 def count(mode: Mode, call: Callable[[], object]) -> int:
     """How many opcodes of the engine this call takes."""
     far = 1 << 60
-    tracer = _Tracer(far, mode)
+    tracer = _Tracer(far, mode, "")
     before = sys.gettrace()
     sys.settrace(tracer.on_frame)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -317,6 +318,57 @@ def _check_ceilings(bench: Bench, label: str) -> None:
     rowids = max(node.rowid_ceiling for node in ceilings)
     taken = max(state.next_rowid - 1 for state in bench.db._core.engine.tables.values())
     assert taken <= rowids, f"RowID {taken} was issued, {rowids} promised: {label}"
+
+
+def _interrupt_rolling(path: Path, mode: Mode, durability: str, step: int) -> None:
+    """Interrupt a change of log files; and a kill after it finds all that was acknowledged."""
+    options = Options(log_file_bytes=4096, log_file_bytes_first=4096)
+    bench = Bench(path / "lives", durability, options)
+    k = 1
+    while True:
+        bench.refresh()
+        key = bench.take()
+        txn = bench.db.begin()
+        txn.insert("a", {"id": key, "text": "x" * 3000})
+        hit = strike(k, mode, txn.commit, inside="_roll")
+        del txn
+        label = f"{mode}, {durability}, opcode {k} of _roll, raised at {hit.where or 'no place'}"
+        _after(bench, hit, key, label)
+        _check_killed(bench, path / "killed", label)
+        if not hit.hit:
+            break
+        k += step
+    print(k, "opcodes")
+    assert k > (200 if mode == "signal" else 15)
+    bench.reopen("at the end")
+    bench.db.close()
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize(("mode", "step"), [("signal", 7), ("raise", 1)])
+def test_ctrl_c_in_a_change_of_log_files(
+    memory_path: Path, mode: Mode, step: int, durability: str
+) -> None:
+    _interrupt_rolling(memory_path, mode, durability, step)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_ctrl_c_at_every_opcode_of_a_change_of_log_files(
+    memory_path: Path, durability: str
+) -> None:
+    _interrupt_rolling(memory_path, "signal", durability, 1)
+
+
+def _check_killed(bench: Bench, path: Path, label: str) -> None:
+    """What kill -9 would leave now: the files as the operating system has them."""
+    shutil.copytree(bench.db.path, path)
+    with halocline.open(path) as db:
+        assert not db.check(), f"killed: {label}"
+        with db.begin() as txn:
+            found = set(txn.range("a").column("id").to_pylist())
+        assert bench.acked <= found <= bench.acked | bench.maybe, f"killed: {label}"
+    shutil.rmtree(path)
 
 
 # -- real signals --------------------------------------------------------------------------------

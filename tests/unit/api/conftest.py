@@ -8,11 +8,14 @@ it after every test that uses it, for transactions in three moods.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import halocline as hc
+from halocline import Database
+from halocline.store.faulty import FaultyFiles
 from tests.unit.api import shop
 
 
@@ -20,7 +23,7 @@ from tests.unit.api import shop
 def shop_db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One shop for all tests of a file; at the end it is opened again and must be the same."""
     path = tmp_path_factory.mktemp("shop") / "db"
-    db = hc.open(path, retention=0, options=shop.OPTIONS)
+    db = hc.open(path, durability="async", retention=0, options=shop.OPTIONS)
     shop.build(db)
     yield db
     assert not db.check()
@@ -68,11 +71,24 @@ def _restore(db: Any, mood: str) -> None:
 
 
 @pytest.fixture
-def own_db(tmp_path: Any) -> Iterator[Any]:
-    """A shop of the test's own. It may close it; if not, it is checked and closed here."""
+def own_db() -> Iterator[Any]:
+    """A shop of the test's own, in memory. If the test does not close it, it is checked here."""
+    db = Database(FaultyFiles(), "shop", options=shop.OPTIONS)
+    shop.build(db)
+    yield db
+    _finish(db)
+
+
+@pytest.fixture
+def disk_db(tmp_path: Path) -> Iterator[Any]:
+    """The same on disk, in `tmp_path / "shop"`, for tests that open it a second time."""
     db = hc.open(tmp_path / "shop", options=shop.OPTIONS)
     shop.build(db)
     yield db
+    _finish(db)
+
+
+def _finish(db: Any) -> None:
     if "(closed)" not in repr(db):
         assert not db.check()
         db.close()

@@ -63,10 +63,10 @@ def test_one_bad_key_among_many_refuses_the_whole_call(txn: Any) -> None:
         txn.get_many("orders", [1, 2, "3"])
 
 
-@pytest.mark.parametrize("keys", [5, None, 1.5], ids=str)
-def test_get_many_wants_a_list_of_keys(txn: Any, keys: Any) -> None:
-    with pytest.raises(hc.UsageError, match="keys"):
-        txn.get_many("orders", keys)
+def test_get_many_wants_a_list_of_keys(txn: Any) -> None:
+    for keys in (5, None, 1.5):
+        with pytest.raises(hc.UsageError, match="keys"):
+            txn.get_many("orders", keys)
 
 
 def test_get_many_takes_no_text_for_a_list_of_keys(own_db: Any) -> None:
@@ -77,16 +77,14 @@ def test_get_many_takes_no_text_for_a_list_of_keys(own_db: Any) -> None:
             txn.get_many("words", "abc")
 
 
-FLOATS = ["float32", "float64", "real", float, pa.float64()]
-
-
-@pytest.mark.parametrize("type", [*FLOATS, "int[]", "struct<a: int>"], ids=str)
-def test_floats_lists_and_structs_cannot_be_keys(txn: Any, type: Any) -> None:
+def test_floats_lists_and_structs_cannot_be_keys(txn: Any) -> None:
     """NaN has no place in an order, so no float can be a key."""
-    for key in ("k", ["n", "k"]):
-        with pytest.raises(hc.SchemaError, match="cannot be a primary key") as error:
-            txn.create_table("t", {"k": type, "n": int}, primary_key=key)
-        assert error.value.column == "k"
+    floats = ["float32", "float64", "real", float, pa.float64()]
+    for type in [*floats, "int[]", "struct<a: int>"]:
+        for key in ("k", ["n", "k"]):
+            with pytest.raises(hc.SchemaError, match="cannot be a primary key") as error:
+                txn.create_table("t", {"k": type, "n": int}, primary_key=key)
+            assert error.value.column == "k"
 
 
 def test_nan_in_a_decimal_key_is_refused(own_db: Any) -> None:

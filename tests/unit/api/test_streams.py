@@ -16,7 +16,8 @@ ROWS = 1000
 @pytest.fixture
 def db(open_db: Any) -> Any:
     """A table of 1,000 rows in pages of 64, and a database that keeps nothing old."""
-    db = open_db(retention=0, options=hc.Options(page_rows=64, bulk_rows=100))
+    options = hc.Options(page_rows=64, bulk_rows=100)
+    db = open_db(durability="async", retention=0, options=options)
     db.create_table("t", {"id": int, "s": str, "l": "int[]"}, primary_key="id")
     with db.begin() as txn:
         ids = range(ROWS)
@@ -124,7 +125,7 @@ def test_a_table_that_was_read_does_not_change_either(db: Any) -> None:
 
 
 def test_a_scan_of_the_active_page_does_not_change_either(open_db: Any) -> None:
-    db = open_db(options=hc.Options(page_rows=64))
+    db = open_db(durability="async", options=hc.Options(page_rows=64))
     db.create_table("t", {"id": int, "s": str}, primary_key="id")
     seen = []
     for n in range(100):
