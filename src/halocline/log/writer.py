@@ -268,8 +268,6 @@ class Log:
             for fresh in self._next_files(payload_bytes):
                 self._drain()
                 self._move_to(fresh)
-                if not self._sync_always:
-                    self._tape.write()
             self._resume()
         except OSError as error:
             self.poison(error)
@@ -292,6 +290,8 @@ class Log:
             fresh = self._as_written(fresh)
             self._allocator.retire(self._tape.active.file, self._next.offset)
             self._tape.move_to(fresh, self._begin(fresh))
+            if not self._sync_always:
+                self._tape.write()  # the header: `append` writes behind it without looking
         except BaseException as interrupt:
             self.poison(interrupt)
             raise

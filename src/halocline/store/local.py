@@ -89,7 +89,8 @@ class LocalFile:
 
     def close(self) -> None:
         # A closed file must fail with EBADF, not write into whoever got the same number next.
-        fd, self._fd = self._fd, -1
+        # An interrupt may have struck before there was a descriptor.
+        fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
 
