@@ -364,7 +364,7 @@ def test_crash_with_several_writers(durability: str) -> None:
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", MODES)
 def test_crash_with_several_writers_again_and_again(durability: str) -> None:
-    for round_ in range(20):
+    for round_ in range(6):
         number = 1
         while _crash_with_writers(durability, number, range(round_ * 5, round_ * 5 + 5)):
             number += 1

@@ -272,8 +272,16 @@ def test_a_limit_is_a_whole_number_of_rows(txn: Any) -> None:
                 call("orders", limit=limit)
 
 
+def test_a_limit_may_be_larger_than_any_table(txn: Any) -> None:
+    rows = txn.scan("orders").num_rows
+    for limit in (rows, 2**31, 2**63, 10**30):
+        assert txn.scan("orders", limit=limit).num_rows == rows
+        assert txn.scan("orders", where="true", order="id", limit=limit).num_rows == rows
+        assert txn.range("orders", limit=limit).num_rows == rows
+
+
 def test_columns_are_a_list_of_names(txn: Any) -> None:
-    for columns in ("id", 5, [5], [None], b"id", {"id": 1}.items()):
+    for columns in ("id", 5, [5], [None], b"id", {"id": 1}.items(), [], ["id", "ID"]):
         with pytest.raises(hc.UsageError):
             txn.scan("orders", columns=columns)
     with pytest.raises(hc.SchemaError, match="did you mean 'status'"):

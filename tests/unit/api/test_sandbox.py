@@ -375,3 +375,14 @@ def test_refused_statements_leave_a_transaction_usable(txn: Any) -> None:
             txn.sql(text)
     with pytest.raises(hc.NotFoundError):
         txn.sql("select * from nope")
+
+
+def test_a_refused_statement_says_so_once(
+    shop_db: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In the error, and not in a log or on the terminal as well."""
+    for text in ("load x", "call pragma_version()", "explain select 1", "prepare p as select 2"):
+        with pytest.raises(hc.UsageError):
+            shop_db.sql(text)
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")

@@ -7,6 +7,7 @@ import time
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -249,3 +250,48 @@ def test_a_result_can_go_back_into_a_table(own_db: Any) -> None:
         assert txn.insert("orders", found) == 5
         assert txn.upsert("orders", found) == 5
     assert own_db.table("orders").count() == 10
+
+
+def test_parameters_may_be_numbers_of_numpy(own_db: Any) -> None:
+    with own_db.begin() as txn:
+        for value in (np.int64(3), np.int32(3), np.float64(3), np.uint8(3), 3.0, Decimal(3)):
+            assert txn.sql("select id from orders where id = ?", params=[value]).num_rows == 1
+            assert txn.scan("orders", where="id = ?", params=[value]).num_rows == 1
+        assert txn.sql("select ? as b", params=[np.bool_(True)]).to_pylist() == [{"b": True}]
+
+
+def test_a_moment_is_the_same_in_every_zone(own_db: Any) -> None:
+    moment = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
+    tokyo = moment.astimezone(dt.timezone(dt.timedelta(hours=9)))
+    with own_db.begin() as txn:
+        txn.update("orders", 1, {"at": tokyo})
+        assert txn.get("orders", 1)["at"] == moment
+        for value in (moment, tokyo):
+            assert txn.scan("orders", where="at = ?", params=[value]).num_rows == 1
+            assert txn.scan("orders", where="at > ?", params=[value]).num_rows == 0
+
+
+def test_a_predicate_may_name_its_table(own_db: Any) -> None:
+    with own_db.begin() as txn:
+        for where in (
+            "orders.id = 1",
+            "ORDERS.dims.w = 1",
+            '"Orders"."id" = 1 and status = \'new\'',
+        ):
+            assert txn.scan("orders", where=where).column("id").to_pylist() == [1]
+
+
+def test_a_snapshot_keeps_its_tables_when_they_are_dropped_and_made_again(own_db: Any) -> None:
+    old = own_db.begin()
+    own_db.drop_table("orders")
+    own_db.create_table("orders", {"other": int}, primary_key="other")
+    with own_db.begin() as txn:
+        txn.insert("orders", {"other": 7})
+        assert txn.get("orders", 7) == {"other": 7}
+    for _ in range(2):  # whatever names were remembered in between
+        assert old.get("orders", 3)["qty"] == 1
+        assert old.scan("orders").num_rows == 5
+        assert old.sql("select sum(qty) as n from orders").to_pylist() == [{"n": 5}]
+        assert own_db.sql("select * from orders").to_pylist() == [{"other": 7}]
+        assert own_db.begin().get("orders", 7) == {"other": 7}
+    old.rollback()

@@ -64,7 +64,7 @@ EDGES: dict[str, list[Any]] = {
 
 
 def _memory(files: Any, bulk_rows: int) -> Any:
-    options = hc.Options(page_rows=4, bulk_rows=bulk_rows)
+    options = hc.Options(page_rows=4, bulk_rows=bulk_rows, sql_threads=1)
     return Database(files, "types", options=options, clock=ManualClock(1))
 
 
@@ -241,13 +241,34 @@ def test_edge_values_of_a_type_as_keys(text: str, bulk_rows: int) -> None:
                 assert (below, above) == (sorted(cells).index(cell), len(cells) - below)
             found = txn.get_many("t", cells)
             assert same([row[0] for row in schema.from_table(found)], cells)
-            assert txn.update("t", where="true", set={"n": 0}) == len(cells)
             for n, cell in enumerate(cells):
                 assert txn.update("t", cell, {"n": n + 100}) == 1
         assert not db.check()
         db.close()
         db = _memory(files, bulk_rows)
     db.close()
+
+
+@pytest.mark.parametrize("text", EDGES)
+def test_one_value_for_many_rows(doors: Doors, text: str) -> None:
+    """`update` by `where`, in bulk and row by row, of rows that are fresh and of rows just changed."""
+    for bulk_rows, db in doors.dbs.items():
+        name = f"t{next(doors.names)}"
+        db.create_table(name, {"k": int, "c": text}, primary_key="k")
+        schema = db.begin().changes_of(name).schema
+        with db.begin() as txn:
+            txn.insert(name, [{"k": n} for n in range(4)])
+        values = [*EDGES[text][:2], None, EDGES[text][-1]]
+        for value in values:
+            with db.begin() as txn:
+                assert txn.update(name, where="k < 3", set={"c": value}) == 3
+                assert txn.update(name, where="k >= 0", set={"c": value}) == 4
+        rows = [(n, values[-1]) for n in range(4)]
+        with db.begin() as txn:
+            _check_reads(txn, name, schema, rows, sql=False)
+        feed = db.changes(name, 0)
+        assert feed.num_rows == 4 + 2 * 4 * len(values)
+        assert bulk_rows in (1, 1000)
 
 
 def test_nested_values_that_are_handed_out_are_copies(own_db: Any) -> None:
