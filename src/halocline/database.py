@@ -249,6 +249,12 @@ class Database:
             try:
                 state = txn.changes_of(table).state
                 self._check_floor(start)
+                before = self._core.catalog.table(table, start)
+                if before is not None and before.id != state.table_id:
+                    raise UsageError(
+                        f"table {table!r} was dropped and created again at {state.created_at}: "
+                        f"read its changes since {state.created_at - 1}"
+                    )
                 return read_changes(state, start, txn.snapshot)
             finally:
                 del self._core.pins[-id(txn)]
@@ -319,7 +325,7 @@ class Database:
     def _begin_reading(self, at: At | None) -> Transaction:
         if self._reader is not None:
             with readable(self.path):
-                self._reader.refresh()
+                self._reader.refresh(self._core.pins.values())
         snapshot = self.visible_ts if at is None else self._resolve(at, clamp=True)
         txn = Transaction(self._core, snapshot, read_only=True)
         # The pin is published, now look at the floor: GC looks in the other order.

@@ -46,6 +46,7 @@ class DuplicateKeyError(HaloclineError):
 
     def __init__(self, table: str, keys: Sequence[Any], *, total: int = 0, inside: bool = False):
         self.table = table
+        self.all_keys = keys
         self.keys = list(keys[:10])
         self.total = max(total, len(keys))
         self.inside_input = inside

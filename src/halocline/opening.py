@@ -10,7 +10,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -21,6 +21,8 @@ from halocline.errors import NotFoundError, UnavailableError, UsageError
 from halocline.log import Follower, Log, LogGone, read_log, recover, transactions
 from halocline.log.replay import Parts
 from halocline.rows import EngineState
+from halocline.rows.tidy import tidy
+from halocline.rows.undo import collect
 from halocline.store import Files, LocalFiles, Lock, LockedError
 from halocline.txn import Committer
 
@@ -47,6 +49,8 @@ def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
 def _root(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\0" in str(path):
         raise UsageError(f"a database is opened by the path of its directory, not {path!r}")
+    if "://" in str(path):
+        raise UsageError(f"{path!r} is a URI: the log must be on a local disk, give a directory")
     return Path(path).absolute()
 
 
@@ -71,6 +75,7 @@ def start_owner(
     engine = EngineState(options)
     for record in transactions(recovery.entries()):
         engine.fold_record(record)
+    tidy_all(engine)
     log = Log.start(files, recovery, options=options, clock=clock, durability=durability)
     try:
         log.set_visible(engine.last_ts)
@@ -127,9 +132,10 @@ class Reader:
     def visible_ts(self) -> int:
         return self.engine.last_ts
 
-    def refresh(self) -> None:
-        """Fold everything that became durable since the last look."""
+    def refresh(self, pins: Collection[int] = ()) -> None:
+        """Fold everything that became durable since the last look; free what has expired."""
         with self._lock:
+            floor = self.engine.floor
             try:
                 for record in transactions(self._follower.poll(), self._parts):
                     self.engine.fold_record(record)
@@ -137,6 +143,18 @@ class Reader:
                 raise UnavailableError(
                     "the log has moved on beyond this reader: open the database again"
                 ) from None
+            tidy_all(self.engine)
+            if self.engine.floor > floor:
+                bound = min([self.engine.floor, *list(pins)])
+                for state in list(self.engine.tables.values()):
+                    collect(state, bound, ThreadLock())
+
+
+def tidy_all(engine: EngineState) -> None:
+    """Freeze and merge what a replay has left. Only the caller changes the tables meanwhile."""
+    for state in engine.tables.values():
+        if state.owes:
+            tidy(state, ThreadLock())
 
 
 def _describe(holder: bytes) -> str:

@@ -1,136 +1,155 @@
-"""A bank under eight threads: money is neither made nor lost, and no transfer is forgotten."""
+"""The bank: eight threads move money, the total never changes, and no transfer is lost.
+
+Every transfer reads two accounts and writes both, and counts itself in each. So at any snapshot the
+balances add up to what was paid in, the counts to twice the number of transfers so far, and in the end
+each account has exactly the balance and the count that its transfers give.
+"""
 
 from __future__ import annotations
 
-import random
-import threading
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from typing import Any
 
+import pyarrow.compute as pc
+import pytest
+
 import halocline as hc
+from tests.concurrency.threads import Crew, beside, together
 
-ACCOUNTS = 1000
-TRANSFERS = 20_000
 THREADS = 8
-OPENING = 100
+PAID_IN = 100
 
 
-def run_threads(work: Callable[[int], None], count: int, timeout: float = 120) -> None:
-    """Run `work(n)` in threads; the first exception, and a thread that hangs, fail the test."""
-    errors: list[BaseException] = []
+class Bank:
+    """Accounts, and a ledger of the transfers that were acknowledged."""
 
-    def guarded(n: int) -> None:
-        try:
-            work(n)
-        except BaseException as error:
-            errors.append(error)
+    def __init__(self, db: hc.Database, accounts: int) -> None:
+        self.db = db
+        self.accounts = accounts
+        self.total = accounts * PAID_IN
+        self.attempts = [0] * THREADS
+        self.ledgers: list[list[tuple[int, int, int]]] = [[] for _ in range(THREADS)]
+        db.create_table("account", {"id": int, "balance": int, "moves": int}, primary_key="id")
+        rows = [{"id": i, "balance": PAID_IN, "moves": 0} for i in range(accounts)]
+        with db.begin() as txn:
+            txn.insert("account", rows)
 
-    threads = [threading.Thread(target=guarded, args=(n,), daemon=True) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
+    def teller(self, number: int, transfers: int, seed: int) -> Callable[[], None]:
+        """A thread's work: so many transfers between accounts of the seed's choice."""
 
+        def work() -> None:
+            random = Random(seed * THREADS + number)
+            for _ in range(transfers):
+                source, target = random.sample(range(self.accounts), 2)
+                amount = random.randint(1, 20)
+                self.db.run(lambda txn: self._transfer(txn, number, source, target, amount), 10_000)  # noqa: B023
+                self.ledgers[number].append((source, target, amount))
 
-def make_bank(db: hc.Database) -> None:
-    db.create_table("accounts", {"id": int, "balance": int, "moves": int}, primary_key="id")
-    db.create_table("journal", {"id": int, "amount": int}, primary_key="id")
-    with db.begin() as txn:
-        rows = [{"id": n, "balance": OPENING, "moves": 0} for n in range(ACCOUNTS)]
-        txn.insert("accounts", rows)
+        return work
 
+    def _transfer(
+        self, txn: hc.Transaction, number: int, source: int, target: int, amount: int
+    ) -> None:
+        self.attempts[number] += 1
+        for account, change in ((source, -amount), (target, amount)):
+            row = txn.get("account", account)
+            assert row is not None
+            values = {"balance": row["balance"] + change, "moves": row["moves"] + 1}
+            txn.update("account", account, values)
 
-def transfer(txn: hc.Transaction, number: int, source: int, target: int, amount: int) -> None:
-    for account, change in ((source, -amount), (target, amount)):
-        row = txn.get("accounts", account)
-        assert row is not None
-        values = {"balance": row["balance"] + change, "moves": row["moves"] + 1}
-        txn.update("accounts", account, values)
-    txn.insert("journal", {"id": number, "amount": amount})
+    def auditor(self, crew: Crew) -> None:
+        """Look at one snapshot in three ways, again and again."""
+        moves_before = 0
+        while crew.working():
+            with self.db.begin() as txn:
+                moves = self.audit(txn)
+            assert moves >= moves_before
+            moves_before = moves
 
+    def audit(self, txn: hc.Transaction) -> int:
+        """Check one snapshot; returns the number of moves it has seen."""
+        found = {
+            (_sum(table, "balance"), _sum(table, "moves"), table.num_rows)
+            for table in (txn.scan("account"), txn.range("account"))
+        }
+        text = "select sum(balance) as balance, sum(moves) as moves, count(*) as rows from account"
+        (row,) = txn.sql(text).to_pylist()
+        found.add((int(row["balance"]), int(row["moves"]), row["rows"]))
+        assert len(found) == 1, found
+        ((balance, moves, rows),) = found
+        assert (balance, rows) == (self.total, self.accounts)
+        assert moves % 2 == 0
+        return moves
 
-def look(db: hc.Database, chance: random.Random) -> None:
-    """One snapshot, read in three ways; the journal of the same snapshot agrees."""
-    with db.begin() as txn:
-        (row,) = txn.sql(
-            "select sum(balance) as total, sum(moves) as moves from accounts"
-        ).to_pylist()
-        assert row["total"] == ACCOUNTS * OPENING
-        (counted,) = txn.sql("select count(*) as n from journal").to_pylist()
-        assert row["moves"] == 2 * counted["n"], "half a transaction is visible"
-        scanned = txn.scan("accounts", columns=["balance"])
-        assert sum(scanned.column("balance").to_pylist()) == ACCOUNTS * OPENING
-        if chance.random() < 0.2:
-            ranged = txn.range("accounts", 0, ACCOUNTS)
-            assert sum(ranged.column("balance").to_pylist()) == ACCOUNTS * OPENING
-
-
-def run_bank(db: hc.Database, transfers: int, *, gc: bool = False) -> None:
-    make_bank(db)
-    done = threading.Event()
-    looks = []
-
-    def teller(n: int) -> None:
-        chance = random.Random(n)
-        for step in range(transfers // THREADS):
-            source, target = chance.sample(range(ACCOUNTS), 2)
-            number = n * transfers + step
-            amount = chance.randrange(1, 20)
-            db.run(lambda txn, a=(number, source, target, amount): transfer(txn, *a))
-
-    def auditor(_: int) -> None:
-        chance = random.Random(99)
-        while not done.is_set():
-            look(db, chance)
-            if gc:
-                db.gc()
-            looks.append(1)
-
-    watching = threading.Thread(target=lambda: run_threads(auditor, 1), daemon=True)
-    failures: list[Any] = []
-    hook, threading.excepthook = threading.excepthook, failures.append
-    try:
-        watching.start()
-        run_threads(teller, THREADS)
-    finally:
-        done.set()
-        watching.join(60)
-        threading.excepthook = hook
-    assert not failures, failures[0].exc_value
-    assert not watching.is_alive() and looks
-    look(db, random.Random(0))
-    assert db.table("journal").count() == transfers // THREADS * THREADS
-    moves = sum(db.table("accounts").to_arrow().column("moves").to_pylist())
-    assert moves == 2 * (transfers // THREADS * THREADS), "an update was lost"
+    def settle(self, db: hc.Database) -> None:
+        """What is in the table is what the ledgers say, account by account."""
+        change: Counter[int] = Counter()
+        moves: Counter[int] = Counter()
+        for source, target, amount in (entry for ledger in self.ledgers for entry in ledger):
+            change[source] -= amount
+            change[target] += amount
+            moves.update((source, target))
+        with db.begin() as txn:
+            for row in txn.scan("account").to_pylist():
+                account = row["id"]
+                assert row["balance"] == PAID_IN + change[account]
+                assert row["moves"] == moves[account]
 
 
-def test_twenty_thousand_transfers(open_db: Any) -> None:
-    run_bank(open_db(durability="async"), TRANSFERS)
+def _sum(table: Any, column: str) -> int:
+    return pc.sum(table.column(column)).as_py()
 
 
-def test_durable_transfers(open_db: Any) -> None:
-    run_bank(open_db(), 2_000)
+def test_eight_threads_make_20000_transfers_and_the_total_never_changes(tmp_path: Path) -> None:
+    with hc.open(tmp_path / "bank") as db:
+        bank = Bank(db, 1000)
+        started = db.visible_ts
+        with beside(bank.auditor):
+            together(*(bank.teller(i, 20_000 // THREADS, seed=1) for i in range(THREADS)))
+        bank.settle(db)
+        assert db.visible_ts == started + 20_000
+        for ts in range(started, db.visible_ts, 1999):
+            with db.begin(at=ts) as txn:
+                assert bank.audit(txn) == 2 * (ts - started)
+        assert not db.check()
+    with hc.open(tmp_path / "bank") as db:
+        bank.settle(db)
+        assert not db.check()
 
 
-def test_transfers_beside_garbage_collection(open_db: Any) -> None:
-    db = open_db(durability="async", retention=0, options=hc.Options(page_rows=64))
-    run_bank(db, 4_000, gc=True)
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_transfers_between_few_accounts_conflict_and_none_is_lost(
+    tmp_path: Path, durability: Any
+) -> None:
+    """Ten accounts: most transfers meet others, and `run` does them again."""
+    options = hc.Options(page_rows=64, bulk_rows=8)
+    with hc.open(tmp_path / "bank", durability=durability, options=options) as db:
+        bank = Bank(db, 10)
+        with beside(bank.auditor):
+            together(*(bank.teller(i, 250, seed=2) for i in range(THREADS)))
+        bank.settle(db)
+        assert sum(bank.attempts) > 250 * THREADS, "nobody met anybody"
+        assert not db.check()
 
 
-def test_columns_of_one_row_are_written_by_all(open_db: Any) -> None:
-    db = open_db(durability="async")
-    db.create_table("t", {"id": int, **{f"c{n}": int for n in range(THREADS)}}, primary_key="id")
-    with db.begin() as txn:
-        txn.insert("t", {"id": 1, **{f"c{n}": 0 for n in range(THREADS)}})
+def test_a_follower_sees_the_same_total_at_every_look(tmp_path: Path) -> None:
+    with hc.open(tmp_path / "bank") as db:
+        bank = Bank(db, 50)
+        with hc.open(tmp_path / "bank", read_only=True) as follower:
 
-    def write(n: int) -> None:
-        for value in range(1, 201):
-            with db.begin() as txn:  # no retry: different columns never conflict
-                txn.update("t", 1, {f"c{n}": value})
+            def follow(crew: Crew) -> None:
+                seen = 0
+                while crew.working():
+                    with follower.begin() as txn:
+                        assert txn.snapshot >= seen
+                        seen = txn.snapshot
+                        bank.audit(txn)
 
-    run_threads(write, THREADS)
-    with db.begin() as txn:
-        assert txn.get("t", 1) == {"id": 1, **{f"c{n}": 200 for n in range(THREADS)}}
+            with beside(follow):
+                together(*(bank.teller(i, 250, seed=3) for i in range(THREADS)))
+            bank.settle(follower)
+            assert not follower.check()
+        assert not db.check()

@@ -1,126 +1,186 @@
-"""Races that must have exactly one winner, and readers that must never notice."""
+"""Small races, run many times: for one key, one row, one name, and between tables."""
 
 from __future__ import annotations
 
-import random
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
 import halocline as hc
-from tests.concurrency.test_bank import run_threads
+from tests.concurrency.threads import PATIENCE_S, Crew, beside, together
+
+TINY = hc.Options(page_rows=16, batch_rows=8, bulk_rows=8)
 
 
-def test_two_threads_insert_one_key_and_exactly_one_wins(open_db: Any) -> None:
-    db = open_db(durability="async")
-    db.create_table("t", {"id": int, "who": int}, primary_key="id")
-    barrier = threading.Barrier(2)
-    winners: list[list[int]] = [[] for _ in range(1000)]
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_of_two_threads_inserting_one_key_exactly_one_wins(tmp_path: Path, durability: Any) -> None:
+    """1,000 keys in all; in half of the rounds both have begun before either inserts."""
+    rounds = 500
+    with hc.open(tmp_path / "db", durability=durability) as db:
+        db.create_table("t", {"id": int, "who": int}, primary_key="id")
+        barrier = threading.Barrier(2)
+        outcomes: list[list[str]] = [[], []]
 
-    def insert(n: int) -> None:
-        for key in range(1000):
-            barrier.wait(30)
-            try:
-                with db.begin() as txn:
-                    txn.insert("t", {"id": key, "who": n})
-            except (hc.ConflictError, hc.DuplicateKeyError):
-                continue
-            winners[key].append(n)
+        def racer(me: int) -> None:
+            for key in range(rounds):
+                outcomes[me].append(_insert(db, barrier, key, me))
 
-    run_threads(insert, 2)
-    assert all(len(one) == 1 for one in winners)
-    rows = db.table("t").to_arrow().to_pylist()
-    assert {row["id"]: row["who"] for row in rows} == {k: one[0] for k, one in enumerate(winners)}
-
-
-def test_doctors_on_call_never_all_leave(open_db: Any) -> None:
-    db = open_db(durability="async")
-    db.create_table("doctors", {"id": int, "on_call": bool}, primary_key="id")
-    for _ in range(60):
+        together(lambda: racer(0), lambda: racer(1))
         with db.begin() as txn:
-            txn.upsert("doctors", [{"id": n, "on_call": True} for n in range(4)])
-
-        def leave(n: int) -> None:
-            def step(txn: hc.Transaction) -> None:
-                rows = txn.scan("doctors", where="on_call").num_rows
-                if rows > 1:
-                    txn.update("doctors", n, {"on_call": False})
-
-            db.run(step, isolation="serializable", retries=100)
-
-        run_threads(leave, 4)
-        left = db.sql("select count(*) as n from doctors where on_call").to_pylist()
-        assert left == [{"n": 1}]
+            for key, pair in enumerate(zip(*outcomes, strict=True)):
+                assert sorted(pair)[1] == "won", (key, pair)
+                assert sorted(pair)[0] == ("conflict" if key % 2 else sorted(pair)[0])
+                assert sorted(pair)[0] in {"conflict", "duplicate"}
+                row = txn.get("t", key)
+                assert row == {"id": key, "who": pair.index("won")}
+        assert db.table("t").count() == rounds
+        assert not db.check()
 
 
-def test_tables_come_and_go_beside_writers(open_db: Any) -> None:
-    db = open_db(durability="async")
-    db.create_table("fixed", {"id": int}, primary_key="id")
-    written = [0, 0, 0]
+def _insert(db: hc.Database, barrier: threading.Barrier, key: int, me: int) -> str:
+    if key % 2 == 0:
+        barrier.wait(PATIENCE_S)
+    txn = db.begin()
+    if key % 2:
+        barrier.wait(PATIENCE_S)
+    try:
+        txn.insert("t", {"id": key, "who": me})
+        txn.commit()
+    except hc.ConflictError:
+        return "conflict"
+    except hc.DuplicateKeyError:
+        return "duplicate"
+    finally:
+        barrier.wait(PATIENCE_S)
+    return "won"
 
-    def work(n: int) -> None:
-        chance = random.Random(n)
-        for step in range(150):
-            if n == 3:
+
+def test_threads_updating_different_columns_of_one_row_never_conflict(tmp_path: Path) -> None:
+    """Eight columns, eight threads, one row: every commit is there in the end."""
+    threads, rounds = 8, 250
+    columns = [f"c{i}" for i in range(threads)]
+    with hc.open(tmp_path / "db", options=TINY) as db:
+        db.create_table("t", {"id": int, **dict.fromkeys(columns, int)}, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("t", {"id": 1, **dict.fromkeys(columns, 0)})
+        since = db.visible_ts
+
+        def writer(column: str) -> Callable[[], None]:
+            def work() -> None:
+                for value in range(1, rounds + 1):
+                    with db.begin() as txn:
+                        row = txn.get("t", 1)
+                        assert row is not None
+                        assert row[column] == value - 1
+                        txn.update("t", 1, {column: value})
+
+            return work
+
+        together(*(writer(column) for column in columns))
+        with db.begin() as txn:
+            assert txn.get("t", 1) == {"id": 1, **dict.fromkeys(columns, rounds)}
+        events = db.changes("t", since=since).to_pylist()
+        assert [event["_change"] for event in events] == ["update_before", "update_after"] * (
+            threads * rounds
+        )
+        for before, after in zip(events[::2], events[1::2], strict=True):
+            grown = [column for column in columns if after[column] != before[column]]
+            assert len(grown) == 1
+            assert after[grown[0]] == before[grown[0]] + 1
+        assert not db.check()
+
+
+def test_bulk_and_single_updates_of_different_columns_both_commit(tmp_path: Path) -> None:
+    """One thread rewrites a column of the whole table, others one cell at a time."""
+    rows, rounds = 40, 40
+    with hc.open(tmp_path / "db", options=TINY) as db:
+        db.create_table("t", {"id": int, "bulk": int, "single": int}, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("t", [{"id": i, "bulk": 0, "single": 0} for i in range(rows)])
+
+        def whole() -> None:
+            for value in range(1, rounds + 1):
                 with db.begin() as txn:
-                    txn.drop_table("moving", if_exists=True)
-                    txn.create_table("moving", {"id": int}, primary_key="id")
-                    txn.insert("moving", {"id": -1})
-                continue
-            try:
-                with db.begin() as txn:
-                    txn.insert("fixed", {"id": n * 1000 + step})
-                    if chance.random() < 0.5:
-                        txn.insert("moving", {"id": n * 1000 + step})
-            except (hc.ConflictError, hc.NotFoundError):
-                continue
-            written[n] += 1
+                    assert txn.update("t", where="true", set={"bulk": value}) == rows
 
-    run_threads(work, 4)
-    assert db.table("fixed").count() == sum(written)
-    with db.begin() as txn:
-        assert txn.get("moving", -1) == {"id": -1}
+        def cells(first: int) -> Callable[[], None]:
+            def work() -> None:
+                for value in range(1, rounds + 1):
+                    for key in range(first, rows, 2):
+                        with db.begin() as txn:
+                            txn.update("t", key, {"single": value})
+
+            return work
+
+        together(whole, cells(0), cells(1))
+        found = db.table("t").to_arrow().sort_by("id").to_pylist()
+        assert found == [{"id": i, "bulk": rounds, "single": rounds} for i in range(rows)]
+        assert not db.check()
 
 
-def test_registers_read_the_newest_commit_of_their_snapshot(open_db: Any) -> None:
-    """Every read of every transaction is explained by commits at or before its snapshot."""
-    db = open_db(durability="async")
-    db.create_table("r", {"id": int, "v": int}, primary_key="id")
-    with db.begin() as txn:
-        txn.insert("r", [{"id": n, "v": 0} for n in range(8)])
-    history: list[tuple[int, int | None, dict[int, int], dict[int, int], str]] = []
-    fresh = iter(range(1, 1_000_000))
+def test_readers_never_see_half_of_a_transaction_over_three_tables(tmp_path: Path) -> None:
+    """Single rows, bulk rows and an update in three tables: all of a commit or nothing of it."""
+    writers, rounds = 4, 60
+    with hc.open(tmp_path / "db", options=TINY) as db:
+        db.create_table("single", {"id": int}, primary_key="id")
+        db.create_table("bulk", {"id": int, "part": int}, primary_key=["id", "part"])
+        db.create_table("total", {"id": int, "n": int}, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("total", {"id": 1, "n": 0})
 
-    def work(n: int) -> None:
-        chance = random.Random(n)
-        for _ in range(150):
-            isolation: Any = chance.choice(["snapshot", "serializable"])
-            txn = db.begin(isolation=isolation)
-            seen, wrote = {}, {}
-            for key in chance.sample(range(8), 3):
-                row = txn.get("r", key)
+        def writer(me: int) -> Callable[[], None]:
+            def write(txn: hc.Transaction, number: int) -> None:
+                row = txn.get("total", 1)
                 assert row is not None
-                seen[key] = row["v"]
-                if chance.random() < 0.5:
-                    wrote[key] = next(fresh)
-                    txn.update("r", key, {"v": wrote[key]})
-            try:
-                txn.commit()
-            except hc.ConflictError:
-                wrote = {}
-            history.append((txn.snapshot, txn.commit_ts, seen, wrote, isolation))
+                parts = pa.table({"id": [number] * 10, "part": list(range(10))})
+                txn.insert("bulk", parts)
+                txn.update("total", 1, {"n": row["n"] + 1})
+                txn.insert("single", {"id": number})
 
-    run_threads(work, 6)
-    versions: dict[int, list[tuple[int, int]]] = {key: [(0, 0)] for key in range(8)}
-    for _, commit_ts, _, wrote, _ in history:
-        for key, value in wrote.items():
-            assert commit_ts is not None
-            versions[key].append((commit_ts, value))
-    for chain in versions.values():
-        chain.sort()
-    for snapshot, commit_ts, seen, wrote, isolation in history:
-        for key, value in seen.items():
-            assert value == [v for ts, v in versions[key] if ts <= snapshot][-1]
-            if wrote and isolation == "serializable":
-                assert commit_ts is not None
-                before = [v for ts, v in versions[key] if ts < commit_ts][-1]
-                assert value == before, "what a serializable transaction read had changed"
+            def work() -> None:
+                for turn in range(rounds):
+                    number = me * rounds + turn
+                    db.run(lambda txn, number=number: write(txn, number), retries=10_000)
+
+            return work
+
+        def reader(look: Callable[[hc.Transaction], tuple[int, int, int]]) -> Callable[..., None]:
+            def work(crew: Crew) -> None:
+                before = 0
+                while crew.working():
+                    with db.begin() as txn:
+                        total, single, bulk = look(txn)
+                    assert (single, bulk) == (total, 10 * total)
+                    assert total >= before
+                    before = total
+
+            return work
+
+        with beside(reader(_look_by_scan), reader(_look_by_sql), reader(_look_by_range)):
+            together(*(writer(me) for me in range(writers)))
+        with db.begin() as txn:
+            assert _look_by_scan(txn) == (writers * rounds, writers * rounds, 10 * writers * rounds)
+        assert not db.check()
+
+
+def _look_by_scan(txn: hc.Transaction) -> tuple[int, int, int]:
+    single, bulk = txn.scan("single").num_rows, txn.scan("bulk").num_rows
+    (row,) = txn.scan("total").to_pylist()
+    return row["n"], single, bulk
+
+
+def _look_by_range(txn: hc.Transaction) -> tuple[int, int, int]:
+    row = txn.get("total", 1)
+    assert row is not None
+    return row["n"], txn.range("single").num_rows, txn.range("bulk").num_rows
+
+
+def _look_by_sql(txn: hc.Transaction) -> tuple[int, int, int]:
+    text = """select (select n from total) as n, (select count(*) from single) as single,
+              (select count(*) from bulk) as bulk"""
+    (row,) = txn.sql(text).to_pylist()
+    return row["n"], row["single"], row["bulk"]

@@ -8,10 +8,10 @@
 Nothing here is fast, shared with the engine, or ever thrown away. A version counts at a timestamp S
 iff begin <= S < end; a table likewise. That is the whole of visibility. The rest is rules:
 
-Writing. A call is checked as a whole against what its transaction sees, and does all or nothing. A key
-that is seen cannot be inserted; a row that is not seen cannot be updated. An upsert updates a row
-that is seen and inserts one that is not. An update that changes the key deletes one row and inserts
-another. An update of a row of one's own is no more than a different insert.
+Writing. A call is checked as a whole against what its transaction sees, and does all or nothing. A
+key that is seen cannot be inserted; a row that is not seen cannot be updated. An upsert updates a
+row that is seen and inserts one that is not. An update that changes the key deletes one row and
+inserts another. An update of a row of one's own is no more than a different insert.
 
 Commit. What others have committed since the snapshot wins:
 - a row that I delete must not have changed, in any column;
@@ -23,14 +23,14 @@ Commit. What others have committed since the snapshot wins:
   and the names of tables. An error that tells whether a row or table is there is a read too.
 
 DDL. Names are fought over at once: creating a name that another open transaction has created, or
-that was created or dropped since my snapshot, is a conflict, and so is dropping a table that another
-is dropping or has dropped. From my first DDL on, every name I look up must still mean the same when
-I commit.
+that was created or dropped since my snapshot, is a conflict, and so is dropping a table that
+another is dropping or has dropped. From my first DDL on, every name I look up must still mean the
+same when I commit.
 
 A transaction that has written nothing commits as nothing: no timestamp, no conflict.
 
-`Refused` names the errors the engine may answer with. There is more than one when a call is wrong in
-more than one way, because nobody promises which is noticed first.
+`Refused` names the errors the engine may answer with. There is more than one when a call is wrong
+in more than one way, because nobody promises which is noticed first.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Txn:
     names_read: set[str] = field(default_factory=set)
     """Names that must mean the same at commit."""
     names_maybe: set[str] = field(default_factory=set)
-    """Names that may have been remembered: looked up after DDL that failed, before any that did not."""
+    """Names that may have been remembered: looked up after DDL that failed, before any other."""
     tried_ddl: bool = False
     did_ddl: bool = False
 
@@ -195,9 +195,6 @@ class Model:
             return txn.known_ts
         known = self.token_ts(txn.token) if txn.token is not None and txn.wrote() else 0
         return known or None
-
-    def conflict(self, txn: Txn) -> None:
-        self._end(txn)
 
     def commit(self, txn: Txn, ts: int | None, wall_us: int) -> None:
         """The engine has committed at `ts`, or had nothing to do."""
@@ -427,7 +424,7 @@ class Model:
             raise Refused(SnapshotExpiredError)
 
     def token_ts(self, token: Token) -> int:
-        """The commit that has brought this token, or for a pair this version or a later one; or 0."""
+        """The commit that has brought this token (of a pair: this version or a later one), or 0."""
         if isinstance(token, str):
             return self.tokens.get(token, 0)
         version, ts = self.versions.get(token[0], (-1, 0))

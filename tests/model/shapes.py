@@ -1,8 +1,8 @@
 """The tables, rows and predicates that histories are made of.
 
 Every table has the column `n`, the values `a` and `b` that may be null, and `c` that may not. They
-differ in their key alone: `n`, or (`s`, `n`), or none. A place, a number below twelve, stands for the
-columns that say which row it is:
+differ in their key alone: `n`, or (`s`, `n`), or none. A place, a number below twelve, stands for
+the columns that say which row it is:
 
     place 7   num   key n       n = 5
               pair  key (s, n)  s = "B", n = 2

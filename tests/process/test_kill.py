@@ -142,7 +142,7 @@ def _kill_repeatedly(bank: Bank, kills: int) -> None:
     assert len(bank.acked) > kills
 
 
-@pytest.mark.parametrize(("durability", "kills"), [("sync", 60), ("async", 30)])
+@pytest.mark.parametrize(("durability", "kills"), [("sync", 40), ("async", 20)])
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
     nursery: Nursery, tmp_path: Path, durability: str, kills: int
 ) -> None:

@@ -34,8 +34,7 @@ def collect_garbage(core: Core, retention_us: int, visible_ts: int) -> dict[str,
     states = list(engine.tables.values())
     versions = sum(collect(state, bound, committer.lock) for state in states)
     forgotten = engine.catalog.compact(bound)
-    for entry in forgotten:
-        engine.tables.pop(entry.id, None)
+    core.forget(entry.id for entry in forgotten)
     token_us = int(parse_duration(engine.options.token_retention) * 1e6)
     tokens = engine.tokens.expire(now_us - token_us)
     return {

@@ -55,8 +55,7 @@ from halocline.store import Files
 SYSTEM_PAYLOAD_MAX: Final = 512
 """A reservation leaves room for one system entry of this payload, which needs none of its own."""
 _RESERVE_EXTRA: Final = ENTRY_EXTRA_MAX + SYSTEM_PAYLOAD_MAX + ENTRY_EXTRA_MAX
-_LAST: Final = 1 << 64
-"""An order that is never reached: whoever waits for it wants to lead."""
+_LAST: Final = 1 << 64  # an order that is never reached: whoever waits for it wants to lead
 
 _new = tuple.__new__
 
@@ -208,6 +207,8 @@ class Log:
 
     def wait_visible(self, ts: int, timeout: float) -> bool:
         """Wait until visible_ts has reached `ts`; False when time is up."""
+        if self.visible_ts < ts and self.failed is None:
+            self.wait(self._next.order - 1)  # whoever should lead may have been interrupted
         if self.visible_ts < ts:
             due = lambda: self.visible_ts >= ts or self.failed is not None  # noqa: E731
             self._watchers.wait(ts, timeout, due)

@@ -25,7 +25,7 @@ def scan_pages(
 ) -> Iterator[pa.RecordBatch]:
     """Visible rows, page by page. `without`: RowIDs to leave out; `rowids`: add `_rowid`."""
     # Runs are read before pages: undo GC swaps a page before it forgets the run that thinned it.
-    runs = [run for run in state.deletes.runs if run.commit_ts <= ts]
+    runs = [run for run in state.deletes.runs if run.ts_min <= ts]
     for page, count in state.pages():
         visible = page.visible_count(count, ts)
         if not visible:
@@ -58,7 +58,7 @@ def scan_table(
 def count_rows(state: TableState, ts: int) -> int:
     """How many rows a snapshot sees, without touching a row."""
     total = 0
-    runs = [run for run in state.deletes.runs if run.commit_ts <= ts]
+    runs = [run for run in state.deletes.runs if run.ts_min <= ts]
     for page, count in state.pages():
         visible = page.visible_count(count, ts)
         kept = _alive(page, runs, visible, ts, NONE)
@@ -71,7 +71,7 @@ def _alive(
 ) -> Mask | None:
     """Which of the first `visible` rows live at `ts`; None when all do."""
     dead = [page.marks.until(ts)]
-    dead += [page.offsets_of(run.within(page.start, page.end)) for run in runs]
+    dead += [page.offsets_of(run.within(page.start, page.end, ts)) for run in runs]
     if len(without):
         begin, end = np.searchsorted(without, [page.start, page.end])
         dead.append(page.offsets_of(without[begin:end]))

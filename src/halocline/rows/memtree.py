@@ -164,10 +164,11 @@ class MemTree:
         """Cut the chain behind a version that every snapshot can see."""
         self.older.pop(rowid, None)
 
-    def swap_runs(self, old: Sequence[Run], new: Sequence[Run]) -> None:
-        """Replace runs by their merged or thinned form. Caller holds the commit lock."""
+    def swap_runs(self, old: Sequence[Run], new: Run) -> None:
+        """Replace runs by their merged form. Caller holds the commit lock."""
         gone = {id(run) for run in old}
-        self.runs = (*new, *(run for run in self.runs if id(run) not in gone))
+        if gone <= {id(run) for run in self.runs}:
+            self.runs = (new, *(run for run in self.runs if id(run) not in gone))
 
     def forget_order(self) -> None:
         """Order anew from `recent`; called when keys were dropped."""

@@ -183,7 +183,7 @@ class TableState:
         self.append_run(first_rowid, table, run, ts)
         successors = self._arange(first_rowid, len(targets))
         self.deletes.link(
-            TombstoneRun(targets, ts, keys=keys, successors=successors, changed=changed)
+            TombstoneRun.of_commit(targets, ts, keys=keys, successors=successors, changed=changed)
         )
 
     def delete(self, targets: Sequence[int], keys: Sequence[Any], ts: int) -> None:
@@ -194,7 +194,8 @@ class TableState:
 
     def delete_run(self, targets: Int64Array, keys: Sequence[Any], ts: int) -> None:
         """The same for many; `targets` ascend."""
-        self.deletes.link(TombstoneRun(targets, ts, keys=keys))
+        self.deletes.link(TombstoneRun.of_commit(targets, ts, keys=keys))
+        self.owes = True
 
     def skip_to(self, rowid: int) -> None:
         """Leave a gap: RowIDs below were promised to an earlier epoch or to a job."""

@@ -1,4 +1,4 @@
-"""Housekeeping of L0 that a commit leaves behind: freeze full pages, merge runs of keys.
+"""Housekeeping of L0 that a commit leaves behind: freeze full pages, merge runs.
 
     commit fold --owes--> tidy (no lock: build) --> swap (commit lock: one reference)
 
@@ -9,7 +9,9 @@ lock: the committer that filled the page does it after its acknowledgement is du
 from __future__ import annotations
 
 from threading import Lock
+from typing import TypeVar
 
+from halocline.rows.deletes import TombstoneRun, merge_tombstones
 from halocline.rows.memtree import RUNS_MAX, Run, merge_runs
 from halocline.rows.page import ActivePage, FrozenPage, Page
 from halocline.rows.state import Shape, TableState
@@ -23,16 +25,22 @@ def tidy(state: TableState, commit_lock: Lock) -> None:
     if frozen:
         with commit_lock:
             _swap_pages(state, frozen)
-    runs = _worth_merging(state.tree.runs)
-    if runs:
-        merged = merge_runs(runs)
+    keys = _worth_merging(state.tree.runs)
+    if keys:
+        merged = merge_runs(keys)
         with commit_lock:
-            current = {id(run) for run in state.tree.runs}
-            if all(id(run) in current for run in runs):
-                state.tree.swap_runs(runs, [merged])
+            state.tree.swap_runs(keys, merged)
+    ended = _worth_merging(state.deletes.runs)
+    if ended:
+        tombstones = merge_tombstones(ended)
+        with commit_lock:
+            state.deletes.swap_runs(ended, tombstones)
 
 
-def _worth_merging(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+R = TypeVar("R", Run, TombstoneRun)
+
+
+def _worth_merging(runs: tuple[R, ...]) -> tuple[R, ...]:
     """The newest runs, up to the first that is larger than all after it: each key is merged
     O(log n) times."""
     if len(runs) <= RUNS_MAX:

@@ -44,8 +44,13 @@ def _thin(state: TableState, page: FrozenPage, floor: int) -> set[int]:
     if place is None:
         return set()
     gone = set(page.rowid_array(len(page))[dead].tolist())
-    pages = (*shape.pages[:place], page.without(dead), *shape.pages[place + 1 :])
-    state.shape = Shape(shape.starts, pages, shape.active)
+    # A page that nothing is left of goes: its RowIDs then have no page, which means the same.
+    starts, pages = list(shape.starts), list(shape.pages)
+    if dead.all():
+        del starts[place], pages[place]
+    else:
+        pages[place] = page.without(dead)
+    state.shape = Shape(tuple(starts), tuple(pages), shape.active)
     return gone
 
 
@@ -53,8 +58,8 @@ def _ended_by(state: TableState, page: FrozenPage, floor: int) -> Mask:
     dead = np.zeros(len(page), dtype=np.bool_)
     dead[page.marks.until(floor)] = True
     for run in state.deletes.runs:
-        if run.commit_ts <= floor:
-            dead[page.offsets_of(run.within(page.start, page.end))] = True
+        if run.ts_min <= floor:
+            dead[page.offsets_of(run.within(page.start, page.end, floor))] = True
     return dead
 
 

@@ -198,12 +198,13 @@ class Committer:
     def close_epoch(self) -> None:
         """Last record of an epoch: exactly what it used, so that the next leaves no gap."""
         engine = self.engine
-        used = max([engine.first_rowid - 1, *(s.next_rowid - 1 for s in engine.tables.values())])
-        node = EpochNode(
-            epoch=self.log.epoch, ts_ceiling=self.next_ts - 1, rowid_ceiling=used, closed=True
-        )
         with self.lock:
             self.stopped = True
+            tables = engine.tables.values()
+            used = max([engine.first_rowid - 1, *(state.next_rowid - 1 for state in tables)])
+            node = EpochNode(
+                epoch=self.log.epoch, ts_ceiling=self.next_ts - 1, rowid_ceiling=used, closed=True
+            )
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 

@@ -5,6 +5,7 @@ A writer has a Committer; a read-only opener has none and follows the log instea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from halocline.catalog import Catalog, TableEntry
@@ -84,6 +85,15 @@ class Core:
 
     def state(self, table_id: int) -> TableState:
         return self.engine.tables[table_id]
+
+    def forget(self, table_ids: Iterable[int]) -> None:
+        """Let go of tables that no snapshot can see any more."""
+        gone = set(table_ids)
+        for table_id in gone:
+            self.engine.tables.pop(table_id, None)
+        names = [name for name, state in list(self._states.items()) if state.table_id in gone]
+        for name in names:
+            self._states.pop(name, None)
 
     def new_state(self, entry: TableEntry) -> TableState:
         """State of a table that exists only in the transaction that creates it."""

@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from halocline.errors import UsageError
 from halocline.read.statement import check_params, parse_order, parse_query, parse_where
+from halocline.schema import Schema
 from halocline.txn import write
 from halocline.txn.view import visible
 from halocline.txn.workspace import TableChanges
+
+LIMIT_MAX = (1 << 62) - 1
 
 if TYPE_CHECKING:
     from halocline.txn.core import Core
@@ -56,7 +59,8 @@ def scan(
     check_limit(limit)
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise UsageError("columns= must be a list of names")
-    names = [schema.names[schema.position(name)] for name in columns or schema.names]
+    names = _columns(schema, columns)
+    limit = None if limit is None else min(limit, LIMIT_MAX)
     table = visible(changes, txn.snapshot)
     if where is not None or order is not None:
         places = _places(core, changes, table, where, params, order, limit)
@@ -66,6 +70,15 @@ def scan(
         raise UsageError("params= without where=")
     table = table.select(names)
     return table if limit is None else table.slice(0, limit)
+
+
+def _columns(schema: Schema, columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return list(schema.names)
+    names = [schema.names[schema.position(name)] for name in columns]
+    if not names or len(set(names)) < len(names):
+        raise UsageError("columns= must name at least one column, and each once")
+    return names
 
 
 def check_limit(limit: object) -> None:
@@ -93,17 +106,19 @@ def update_where(
         key = None if changes.state.key_of is None else changes.state.key_of(row)
         write.update_row(changes, row_id, key, row, dict(values), txn.snapshot)
     if bulk is not None:
+        fresh = {
+            schema.names[position]: _repeat(value, schema.arrow.field(position).type, bulk.num_rows)
+            for position, value in values.items()
+        }
         base = bulk.drop_columns("_rowid")
-        fresh = pa.table(
-            {
-                schema.names[position]: pa.repeat(
-                    pa.scalar(value, schema.arrow.field(position).type), base.num_rows
-                )
-                for position, value in values.items()
-            }
-        )
-        write.add_update_part(changes, base, _ids(bulk), fresh, list(values))
+        write.add_update_part(changes, base, _ids(bulk), pa.table(fresh), list(values))
     return int(found.num_rows)
+
+
+def _repeat(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    if pa.types.is_nested(kind):
+        return pa.array([value] * count, kind)
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def delete_where(
@@ -168,7 +183,7 @@ def _split_bulk(
     bulk = found.filter(pa.array(plain))
     bulk = bulk.take(pa.array(np.argsort(_ids(bulk), kind="stable")))
     rest = found.filter(pa.array(~plain))
-    return bulk, _rows(changes, rest, _ids(rest))
+    return bulk if bulk.num_rows else None, _rows(changes, rest, _ids(rest))
 
 
 def _rows(

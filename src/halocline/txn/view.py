@@ -4,8 +4,7 @@
 
 Internally every visible row has an id: positive ids are committed RowIDs (of the version that is
 seen, or that an own update replaces), negative ones are rows this transaction inserted. That is
-what
-`update` and `delete` by predicate act on.
+what `update` and `delete` by predicate act on.
 """
 
 from __future__ import annotations

@@ -111,6 +111,7 @@ class Work:
         self.commit_ts = commit_ts
         self._state = "committed"
         self._writable = self._fresh = False
+        self._single = self._seen = None  # an ended transaction holds no table in memory
         core.pins.pop(id(self), None)
         if single[0].owes:
             core.committer.tidy(single[0])
@@ -132,7 +133,7 @@ class Work:
     def _finish(self, state: str) -> None:
         self._state = state
         self._writable = self._fresh = False
-        self._single = None
+        self._single = self._seen = None
         self._core.pins.pop(id(self), None)
         if self.ddl is not None:  # harmless after its commit
             self.ddl.rollback()
@@ -248,7 +249,7 @@ class Work:
             yield
         except DuplicateKeyError as error:
             if self.reads is not None and not error.inside_input:
-                self._reads_of(changes).keys.update(error.keys)
+                self._reads_of(changes).keys.update(error.all_keys)
             raise
         except NotFoundError:
             if self.reads is not None:

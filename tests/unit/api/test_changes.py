@@ -13,6 +13,7 @@ import halocline as hc
 from halocline import Database
 from halocline.clock import ManualClock
 from halocline.store.faulty import FaultyFiles
+from tests.unit.rows.rig import seeds
 
 Model = dict[Any, dict[str, Any]]
 UTC = dt.UTC
@@ -82,7 +83,7 @@ def _random_commit(db: Any, rng: random.Random) -> None:
                 txn.delete("t", where="a = ? and id > 10", params=[rng.randrange(5)])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_the_feed_replayed_is_the_table_at_every_timestamp(db: Any, seed: int, sim: bool) -> None:
     rng = random.Random(seed)
     for _ in range(150 if sim else 25):

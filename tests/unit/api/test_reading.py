@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
+from tests.unit.rows.rig import seeds
 
 OPTIONS = hc.Options(page_rows=4, batch_rows=4, bulk_rows=6)
 COLUMNS = {"a": int, "b": str, "v": int, "s": str}
@@ -90,7 +91,7 @@ def _change(txn: Any, model: dict[tuple[int, str], Any], rng: random.Random, bul
             del model[key]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_all_ways_to_read_agree(db: Any, seed: int, sim: bool) -> None:
     rng = random.Random(seed)
     db.create_table("t", COLUMNS, primary_key=["a", "b"])

@@ -74,7 +74,8 @@ def test_names_of_tables_and_columns_are_found_in_any_case(own_db: Any) -> None:
         assert [tuple(r.values()) for r in own_db.sql(text).to_pylist()] == [(1, "new")]
     with own_db.begin() as txn:
         assert txn.get("ORDERS", 1) == txn.get("orders", 1)
-        assert txn.scan("Orders", columns=["ID", "sTATUS"], where="STATUS = 'new'", limit=1).schema.names == ["id", "status"]  # fmt: skip  # noqa: E501
+        found = txn.scan("Orders", columns=["ID", "sTATUS"], where="STATUS = 'new'", limit=1)
+        assert found.schema.names == ["id", "status"]
         assert txn.update("Orders", 1, {"STATUS": "x"}) == 1
         assert txn.insert("oRders", {"ID": 70, "Qty": 1}) == 1
         assert txn.get("orders", 70)["qty"] == 1

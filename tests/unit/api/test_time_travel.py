@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import random
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import halocline as hc
 from halocline import Database
 from halocline.clock import ManualClock
+from halocline.rows import TableState
 from halocline.store.faulty import FaultyFiles
 
 UTC = dt.UTC
@@ -270,3 +272,31 @@ def test_undoing_a_bad_delete(own_db: Any) -> None:
     with own_db.begin() as txn:
         assert txn.insert("orders", own_db.table("orders").to_arrow(at=before)) == 5
     assert own_db.table("orders").to_arrow() == rows
+
+
+def test_a_dropped_table_leaves_memory_when_it_has_expired() -> None:
+    world = World(retention="1s")
+    db = world.db
+    for n in range(3):
+        db.create_table(f"short{n}", {"id": int}, primary_key="id")
+        with db.begin() as txn:
+            txn.insert(f"short{n}", {"id": 1})
+        with db.begin() as txn:
+            assert txn.get(f"short{n}", 1) == {"id": 1}
+        db.drop_table(f"short{n}")
+    assert _short_lived() == 3
+    world.clock.advance(10)
+    assert db.gc()["tables"] == 3
+    assert _short_lived() == 0
+    db.create_table("short0", {"id": int}, primary_key="id")
+    assert db.table("short0").count() == 0
+    world.reopen()
+    assert world.db.tables() == ["short0", "t"]
+    world.db.close()
+
+
+def _short_lived() -> int:
+    """States of such tables that anybody still holds."""
+    gc.collect()
+    states = [each for each in gc.get_objects() if isinstance(each, TableState)]
+    return sum(state.entry.name.startswith("short") for state in states)

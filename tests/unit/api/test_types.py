@@ -251,7 +251,7 @@ def test_edge_values_of_a_type_as_keys(text: str, bulk_rows: int) -> None:
 
 @pytest.mark.parametrize("text", EDGES)
 def test_one_value_for_many_rows(doors: Doors, text: str) -> None:
-    """`update` by `where`, in bulk and row by row, of rows that are fresh and of rows just changed."""
+    """`update` by `where`, in bulk and row by row, of rows untouched and of rows just changed."""
     for bulk_rows, db in doors.dbs.items():
         name = f"t{next(doors.names)}"
         db.create_table(name, {"k": int, "c": text}, primary_key="k")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from halocline.catalog import TableEntry
 from halocline.ids import NEVER, ColumnId, TableId
@@ -57,6 +58,12 @@ def entry_of(columns: dict[str, Any], key: Any, table_id: int = 1) -> TableEntry
 def state_of(kind: str = "int", page_rows: int = 4, first_rowid: int = 1) -> TableState:
     """An empty table."""
     return TableState(entry_of(*KEYED[kind]), page_rows=page_rows, first_rowid=first_rowid)
+
+
+def seeds(short: int, long: int = 20) -> list[Any]:
+    """Seeds of a random test: a few for every day, more that only `make sim` runs."""
+    later = range(1000, 1000 + long)
+    return [*range(short), *(pytest.param(seed, marks=pytest.mark.sim) for seed in later)]
 
 
 class Version(NamedTuple):

@@ -11,7 +11,7 @@ from halocline.rows.deletes import DeletionBuffer, Tombstone, TombstoneRun
 
 
 def run(rowids: list[int], ts: int, successors: list[int] | None = None) -> TombstoneRun:
-    return TombstoneRun(
+    return TombstoneRun.of_commit(
         np.array(rowids, dtype=np.int64),
         ts,
         keys=[f"k{rowid}" for rowid in rowids],
@@ -26,9 +26,9 @@ def test_a_run_finds_its_row_ids_and_no_others() -> None:
     assert one.find(7) == Tombstone(50, 31, (2, 5), "k7")
     for rowid in (0, 1, 4, 8, 10, 2**62):
         assert one.find(rowid) is None
-    assert one.within(3, 9).tolist() == [3, 7]
-    assert one.within(4, 100).tolist() == [7, 9]
-    assert one.within(10, 100).tolist() == []
+    assert one.within(3, 9, 10**9).tolist() == [3, 7]
+    assert one.within(4, 100, 10**9).tolist() == [7, 9]
+    assert one.within(10, 100, 10**9).tolist() == []
     assert dict(one.items())[9] == Tombstone(50, 32, (2, 5), "k9")
 
 

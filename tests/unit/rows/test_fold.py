@@ -7,9 +7,9 @@ import pytest
 
 from halocline.rows.nodes import Append, Delete, Update, key_run
 from halocline.rows.page import ActivePage, FrozenPage
-from tests.unit.rows.rig import KEYED, Story, contents, fold, state_of, tombstones
+from tests.unit.rows.rig import KEYED, Story, contents, fold, seeds, state_of, tombstones
 
-SEEDS = range(4)
+SEEDS = seeds(4)
 
 
 @pytest.mark.parametrize("kind", KEYED)

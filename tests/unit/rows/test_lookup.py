@@ -13,7 +13,7 @@ from halocline.read.point import find, get
 from halocline.rows.lookup import first_rowid_after, locate_many, take
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
-from tests.unit.rows.rig import Story, state_of
+from tests.unit.rows.rig import Story, seeds, state_of
 
 KINDS = ["int", "text", "pair"]
 
@@ -31,7 +31,7 @@ def _same(story: Story, keys: Any, ts: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_locate_many_is_locate_for_each(kind: str, seed: int, sim: bool) -> None:
     story = Story(seed, kind)
     rng = random.Random(seed)

@@ -30,7 +30,7 @@ from halocline.rows.nodes import (
     table_of,
 )
 from halocline.schema import Schema
-from tests.unit.rows.rig import through_bytes
+from tests.unit.rows.rig import seeds, through_bytes
 from tests.unit.schema.pools import few, maybe_null, same, types, values
 
 COLUMNS = {"id": int, "s": str, "d": "decimal(20,2)", "l": "int[]", "t": "struct<a: string>"}
@@ -136,7 +136,7 @@ def test_every_cut_is_an_error(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, 3))
 def test_mutated_bytes_give_a_corruption_error_or_a_node(kind: str, seed: int, sim: bool) -> None:
     """Checksums come first in the log; the decoder must not rely on them."""
     schema = SCHEMAS[kind]

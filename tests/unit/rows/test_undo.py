@@ -12,12 +12,12 @@ from halocline.config import Options
 from halocline.rows.engine import EngineState
 from halocline.rows.lookup import locate_many
 from halocline.rows.memtree import RUNS_MAX
-from halocline.rows.nodes import Append, Delete, key_run
+from halocline.rows.nodes import Append, Delete, Update, key_run
 from halocline.rows.page import ActivePage, FrozenPage
 from halocline.rows.state import TableState
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
-from tests.unit.rows.rig import KEYED, Story, contents, fold, state_of, tombstones
+from tests.unit.rows.rig import KEYED, Story, contents, fold, seeds, state_of, tombstones
 
 
 def checked(state: TableState) -> None:
@@ -28,7 +28,7 @@ def checked(state: TableState) -> None:
 
 
 @pytest.mark.parametrize("kind", KEYED)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_snapshot_from_the_floor_on_survives(kind: str, seed: int, sim: bool) -> None:
     """Commits, freezing and collecting in random order; the replayed state is never collected."""
     story = Story(seed, kind)
@@ -125,6 +125,25 @@ def test_a_key_comes_back_after_it_was_collected() -> None:
         assert [state.row(state.locate(n, ts)) for n in range(6)] == rows
         assert state.tree.range(None, None) == list(range(6))
         assert list(locate_many(state, list(range(7)), ts))[6] == 0
+
+
+def test_a_page_that_was_emptied_leaves_the_shape() -> None:
+    """Or else a row that is updated all day would leave a trail of pages for every scan to walk."""
+    state, lock = state_of("int", page_rows=4), Lock()
+    fold(state, Append(1, [(1, "x", 0)], first_rowid=1), 1)
+    for ts in range(2, 200):
+        target = state.locate(1, ts - 1)
+        fold(state, Update(1, [target], (3,), [(1, "x", ts)], first_rowid=state.next_rowid), ts)
+        if ts % 20 == 0:
+            tidy(state, lock)
+            collect(state, ts, lock)
+            assert len(state.shape.pages) <= 6
+            assert len(state.shape.starts) == len(state.shape.pages)
+            assert state.row(state.locate(1, ts)) == (1, "x", ts)
+            checked(state)
+    assert [state.row(rowid) for rowid in (1, 50, 100)] == [None] * 3
+    assert (state.page_of(1), state.locate(1, 199)) == (None, 199)
+    assert locate_many(state, [1, 2], 199).tolist() == [199, 0]
 
 
 def test_tidy_freezes_every_closed_page_and_nothing_else() -> None:

@@ -1,0 +1,194 @@
+"""Registers: what concurrent transactions read and wrote, and whether any order explains it.
+
+    threads --record--> [Record] --check_history--> AssertionError with the seed, or nothing
+
+Each thread runs transactions on a few registers, rows with a key and a value. Every write writes a
+value that was never written before, so a value that was read names the commit it came from. The
+engine says which snapshot a transaction has and at which timestamp it committed; the rest is
+arithmetic:
+
+- a read returns the value of the newest commit at or below the snapshot, or one's own write;
+- of two transactions that wrote one register, the later one began after the earlier one committed;
+- a snapshot is not older than any commit that was acknowledged before it was taken;
+- if the transaction is serializable and wrote, its reads also hold at its own place in the order of
+  commits: that order is then a serial order that explains everything.
+
+Nothing is said of transactions that failed but that their reads were right and that nobody has seen
+their values.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+import pyarrow as pa
+
+import halocline as hc
+from tests.concurrency.threads import together
+
+KEYS = 8
+Value = int | None
+
+
+@dataclass
+class Record:
+    """One transaction, as its thread saw it."""
+
+    snapshot: int
+    serializable: bool
+    acknowledged: int
+    """The newest commit that some thread knew of before this transaction began."""
+    reads: list[tuple[int, Value]] = field(default_factory=list)
+    """(key, value) of reads that own writes could not answer."""
+    writes: dict[int, Value] = field(default_factory=dict)
+    commit_ts: int | None = None
+
+
+class Recorder:
+    """Runs transactions of random reads and writes and keeps their records."""
+
+    def __init__(self, db: hc.Database, *, serializable_percent: int) -> None:
+        self.db = db
+        self.records: list[Record] = []
+        self._values = count(1)
+        self._percent = serializable_percent
+        self._acknowledged = 0
+        db.create_table("register", {"key": int, "value": int}, primary_key="key")
+
+    def run(self, *, threads: int, transactions: int, seed: int) -> None:
+        """So many threads with so many transactions each."""
+        together(*(self._worker(Random(f"{seed}-{me}"), transactions) for me in range(threads)))
+
+    def _worker(self, random: Random, transactions: int) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(transactions):
+                self._transaction(random)
+
+        return work
+
+    def _transaction(self, random: Random) -> None:
+        serializable = random.randrange(100) < self._percent
+        acknowledged = self._acknowledged
+        txn = self.db.begin(isolation="serializable" if serializable else "snapshot")
+        record = Record(txn.snapshot, serializable, acknowledged)
+        self.records.append(record)
+        try:
+            for _ in range(random.randint(1, 6)):
+                self._step(txn, record, random)
+            record.commit_ts = txn.commit()
+        except hc.ConflictError:
+            txn.rollback()
+            return
+        if record.commit_ts is not None:
+            # Two threads may race here; the older value is still one that was acknowledged.
+            self._acknowledged = max(acknowledged, record.commit_ts)
+
+    def _step(self, txn: hc.Transaction, record: Record, random: Random) -> None:
+        keys = [random.randrange(KEYS) for _ in range(random.randint(1, 3))]
+        kind = random.choice(("get", "get", "get_many", "range", "scan", "write", "write", "bulk"))
+        if kind == "get":
+            row = txn.get("register", keys[0])
+            _note(record, keys[:1], [] if row is None else [row])
+        elif kind == "get_many":
+            unique = sorted(set(keys))
+            _note(record, unique, txn.get_many("register", unique).to_pylist())
+        elif kind == "range":
+            low, high = min(keys), max(keys) + 1
+            _note(record, range(low, high), txn.range("register", low, high).to_pylist())
+        elif kind == "scan":
+            _note(record, range(KEYS), txn.scan("register").to_pylist())
+        elif kind == "write":
+            self._write(txn, record, keys[0], random)
+        else:
+            unique = sorted(set(keys))
+            values = [next(self._values) for _ in unique]
+            txn.upsert("register", pa.table({"key": unique, "value": values}))
+            record.writes.update(zip(unique, values, strict=True))
+
+    def _write(self, txn: hc.Transaction, record: Record, key: int, random: Random) -> None:
+        value = next(self._values)
+        if random.randrange(5) == 0:
+            there = txn.delete("register", key)
+            # What delete tells is a read: remembered as one only if it was not an own write.
+            if key not in record.writes and not there:
+                record.reads.append((key, None))
+            if there:
+                record.writes[key] = None
+            return
+        if random.randrange(2):
+            try:
+                txn.update("register", key, {"value": value})
+            except hc.NotFoundError:
+                _note(record, [key], [])
+                return
+        else:
+            txn.upsert("register", {"key": key, "value": value})
+        record.writes[key] = value
+
+
+def _note(record: Record, keys: range | list[int], rows: list[dict[str, int]]) -> None:
+    """Own writes must be read back; what else was read is kept for the check."""
+    found = {row["key"]: row["value"] for row in rows}
+    for key in keys:
+        if key in record.writes:
+            assert found.get(key) == record.writes[key], "an own write was not read back"
+        else:
+            record.reads.append((key, found.get(key)))
+
+
+class Timeline:
+    """The registers at every timestamp, from the records of those who committed."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self._history: dict[int, tuple[list[int], list[Value]]] = {
+            key: ([0], [None]) for key in range(KEYS)
+        }
+        self.commits = sorted(
+            (record for record in records if record.commit_ts is not None),
+            key=lambda record: record.commit_ts or 0,
+        )
+        for record in self.commits:
+            for key, value in record.writes.items():
+                stamps, values = self._history[key]
+                assert record.commit_ts is not None
+                stamps.append(record.commit_ts)
+                values.append(value)
+
+    def at(self, key: int, ts: int) -> Value:
+        """The value of the newest commit at or below `ts`."""
+        stamps, values = self._history[key]
+        return values[bisect_right(stamps, ts) - 1]
+
+    def state(self, ts: int) -> dict[int, int]:
+        found = {key: self.at(key, ts) for key in range(KEYS)}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def written_between(self, key: int, after: int, before: int) -> bool:
+        """Whether a commit in (after, before) has written the register."""
+        stamps, _ = self._history[key]
+        return bisect_right(stamps, after) < bisect_left(stamps, before)
+
+
+def check_history(records: list[Record]) -> Timeline:
+    """Everything the story above says."""
+    line = Timeline(records)
+    stamps = [record.commit_ts for record in line.commits]
+    assert len(set(stamps)) == len(stamps), "a timestamp was issued twice"
+    for record in records:
+        assert record.snapshot >= record.acknowledged, "an acknowledged commit was not seen"
+        for key, value in record.reads:
+            assert value == line.at(key, record.snapshot), "not the newest commit of the snapshot"
+    for record in line.commits:
+        ts = record.commit_ts
+        assert ts is not None
+        assert ts > record.snapshot
+        for key in record.writes:
+            assert not line.written_between(key, record.snapshot, ts), "a lost update"
+        if record.serializable:
+            for key, value in record.reads:
+                assert value == line.at(key, ts - 1), "commit order is no serial order"
+    return line
