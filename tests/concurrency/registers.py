@@ -8,7 +8,8 @@ engine says which snapshot a transaction has and at which timestamp it committed
 arithmetic:
 
 - a read returns the value of the newest commit at or below the snapshot, or one's own write;
-- of two transactions that wrote one register, the later one began after the earlier one committed;
+- of two transactions that wrote one register, the later one began after the earlier one committed,
+  unless the register was empty both when it began and when it committed: filling it is then fair;
 - a snapshot is not older than any commit that was acknowledged before it was taken;
 - if the transaction is serializable and wrote, its reads also hold at its own place in the order of
   commits: that order is then a serial order that explains everything.
@@ -153,6 +154,8 @@ class Timeline:
         )
         for record in self.commits:
             for key, value in record.writes.items():
+                if value is None and self.at(key, record.snapshot) is None:
+                    continue  # Written and deleted again in one transaction: nothing came of it.
                 stamps, values = self._history[key]
                 assert record.commit_ts is not None
                 stamps.append(record.commit_ts)
@@ -186,8 +189,11 @@ def check_history(records: list[Record]) -> Timeline:
         ts = record.commit_ts
         assert ts is not None
         assert ts > record.snapshot
-        for key in record.writes:
-            assert not line.written_between(key, record.snapshot, ts), "a lost update"
+        for key, value in record.writes.items():
+            before, after = line.at(key, record.snapshot), line.at(key, ts - 1)
+            if value is not None or before is not None:
+                empty = before is None and after is None
+                assert empty or not line.written_between(key, record.snapshot, ts), "a lost update"
         if record.serializable:
             for key, value in record.reads:
                 assert value == line.at(key, ts - 1), "commit order is no serial order"

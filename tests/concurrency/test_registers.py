@@ -47,7 +47,7 @@ def _compare(db: hc.Database, line: object, started: int) -> None:
 @pytest.mark.parametrize("percent", [0, 50, 100], ids=["snapshot", "mixed", "serializable"])
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_recorded_histories_have_no_anomaly(tmp_path: Path, percent: int, durability: str) -> None:
-    _play(tmp_path / "db", percent=percent, seed=7, durability=durability, transactions=150)
+    _play(tmp_path / "db", percent=percent, seed=7, durability=durability, transactions=80)
 
 
 @pytest.mark.sim
@@ -59,5 +59,5 @@ def test_many_recorded_histories_have_no_anomaly(tmp_path: Path) -> None:
             percent=(0, 50, 100)[seed % 3],
             seed=seed,
             durability=("sync", "async")[seed % 2],
-            transactions=400,
+            transactions=200,
         )

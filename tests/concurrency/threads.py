@@ -1,9 +1,10 @@
 """Running things at once, and noticing when they hang.
 
-    together(writer, writer, reader)     start them at one moment, wait for all, raise the first error
+    together(writer, writer)     start them at once, wait for all, raise the first error
+    with beside(reader): ...     start it, do the block, call it off, raise the first error
 
-A thread that fails makes the others stop early: loops ask `stop.is_set()` through `Crew.working`.
-Nothing here sleeps. Whoever waits, waits for an event, with a time limit that only a deadlock meets.
+A thread that fails makes the others stop early, if they ask `crew.working()`. Nothing here sleeps.
+Whoever waits, waits for an event, with a time limit that only a deadlock meets.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def together(*functions: Callable[[], object]) -> None:
 
 @contextmanager
 def beside(*functions: Callable[[Crew], object]) -> Iterator[Crew]:
-    """Functions that run, beside what the `with` block does, until it ends: they ask `working()`."""
+    """Run functions until the `with` block ends; they ask `crew.working()` whether it has."""
     crew = Crew()
     threads = [crew.add(lambda function=function: function(crew)) for function in functions]
     for thread in threads:

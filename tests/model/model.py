@@ -135,6 +135,8 @@ class Txn:
     claimed: set[str] = field(default_factory=set)
     """Names it has created; they stay its own until it ends, also if it drops the table again."""
     rows_read: list[tuple[Table, Callable[[Row], bool]]] = field(default_factory=list)
+    rows_maybe: list[tuple[Table, Callable[[Row], bool]]] = field(default_factory=list)
+    """Rows that may have been looked at by a call that was wrong in two ways."""
     names_read: set[str] = field(default_factory=set)
     """Names that must mean the same at commit."""
     names_maybe: set[str] = field(default_factory=set)
@@ -182,12 +184,13 @@ class Model:
         self._end(txn)
 
     def verdict(self, txn: Txn) -> Verdict:
-        """What a commit now would come to. `either`: the engine may have remembered more names."""
+        """What a commit now would come to. `either`: the engine may have remembered more."""
         if self.settled(txn) is not None or not txn.wrote():
             return "commits"
         if self._rows_conflict(txn) or self._names_changed(txn, self._names_that_count(txn)):
             return "conflicts"
-        return "either" if self._names_changed(txn, txn.names_read | txn.names_maybe) else "commits"
+        perhaps = self._names_changed(txn, txn.names_read | txn.names_maybe)
+        return "either" if perhaps or self._changed(txn, txn.rows_maybe) else "commits"
 
     def settled(self, txn: Txn) -> int | None:
         """The timestamp that its token got before; None when there is none or nothing to write."""
@@ -223,15 +226,15 @@ class Model:
             return None
         shape = table.shape
         whole = [shape.whole(row) for row in rows]
-        errors = self._null_errors(shape, whole)
+        self._check_values(shape, whole)
         if shape.key:
             keys = [shape.key_of(row) for row in whole]
+            if len(set(keys)) < len(keys):
+                raise Refused(DuplicateKeyError)
             taken = [key for key in keys if self._find(txn, table, key) is not None]
-            if taken or len(set(keys)) < len(keys):
-                errors.append(DuplicateKeyError)
+            if taken:
                 self._note_keys(txn, table, taken)
-        if errors:
-            raise Refused(*errors)
+                raise Refused(DuplicateKeyError)
         self._work(txn, table).inserted.extend(Version(row) for row in whole)
         return len(rows)
 
@@ -243,12 +246,18 @@ class Model:
         if not shape.key:
             raise Refused(UsageError)
         keys = [shape.key_of(row) for row in rows]
-        errors = [DuplicateKeyError] if len(set(keys)) < len(keys) else []
         found = [self._find(txn, table, key) for key in keys]
-        for row, version in zip(rows, found, strict=True):
-            errors += self._null_errors(shape, [shape.whole(row) if version is None else row])
-        if errors:
-            raise Refused(*errors)
+        fresh = [shape.whole(row) for row, seen in zip(rows, found, strict=True) if seen is None]
+        lacking = [shape.key_of(row) for row in fresh if self._has_null(shape, row)]
+        wrong: list[type[Exception]] = []
+        if len(set(keys)) < len(keys):
+            wrong.append(DuplicateKeyError)
+        if any(self._has_null(shape, row) for row in rows):
+            wrong.append(SchemaError)
+        if lacking:  # As updates they would have been right, so the error tells something.
+            self._note_keys(txn, table, lacking, perhaps=bool(wrong))
+        if wrong or lacking:
+            raise Refused(*wrong, *([SchemaError] if lacking else []))
         for row, version in zip(rows, found, strict=True):
             if version is None:
                 self._work(txn, table).inserted.append(Version(shape.whole(row)))
@@ -262,22 +271,22 @@ class Model:
             return None
         if not table.shape.key:
             raise Refused(UsageError)
-        errors = self._null_errors(table.shape, [values])
+        self._check_values(table.shape, [values])
         version = self._find(txn, table, key)
         if version is None:
             self._note_keys(txn, table, [key])
-            raise Refused(NotFoundError, *errors)
-        self._change_all(txn, table, [version], values, errors)
+            raise Refused(NotFoundError)
+        self._change_all(txn, table, [version], values)
         return 1
 
     def update_where(self, txn: Txn, name: str, where: Where, values: Row) -> int | None:
         table = self._to_write(txn, name)
         if txn.known_ts:
             return None
-        errors = self._null_errors(table.shape, [values])
+        self._check_values(table.shape, [values])
         self._note_rows(txn, table, lambda row: True)
         found = [version for version, row in self._view(txn, table) if where.holds(row)]
-        self._change_all(txn, table, found, values, errors)
+        self._change_all(txn, table, found, values)
         return len(found)
 
     def delete(self, txn: Txn, name: str, key: Key) -> bool | None:
@@ -386,6 +395,9 @@ class Model:
     def tables_at(self, ts: int) -> list[Table]:
         return [table for table in self.tables if table.begin <= ts < table.end]
 
+    def _table_at(self, name: str, ts: int) -> Table | None:
+        return next((table for table in self.tables_at(ts) if same(table.name, name)), None)
+
     def changes(self, name: str, since: int, until: int | None) -> list[tuple[int, str, Row]]:
         """(commit, kind, row) of every change in (since, until], in no order within a commit."""
         errors: list[type[Exception]] = []
@@ -393,11 +405,14 @@ class Model:
         for ts in (since, end):
             errors += [UsageError] if ts > self.now else []
             errors += [SnapshotExpiredError] if ts < self.floor else []
-        found = [table for table in self.tables_at(end) if same(table.name, name)]
-        if errors or not found:
-            raise Refused(*errors, NotFoundError) if not found else Refused(*errors)
+        table, before = self._table_at(name, end), self._table_at(name, since)
+        errors += [NotFoundError] if table is None else []
+        # Another table of that name: its end is no change of this one, so the feed would mislead.
+        errors += [UsageError] if before is not None and before is not table else []
+        if table is None or errors:
+            raise Refused(*errors)
         events = []
-        for version in found[0].versions:
+        for version in table.versions:
             if since < version.begin <= end:
                 kind = "update_after" if version.succeeds else "insert"
                 events.append((version.begin, kind, version.row))
@@ -476,38 +491,28 @@ class Model:
         if txn.read_only:
             raise Refused(UsageError)
 
-    def _null_errors(
-        self, shape: Shape, rows: Sequence[Mapping[str, Any]]
-    ) -> list[type[Exception]]:
-        nulls = any(row[name] is None for row in rows for name in row if name in shape.required)
-        return [SchemaError] if nulls else []
+    def _check_values(self, shape: Shape, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Values are looked at before the table is: a call with wrong ones has read nothing."""
+        if any(self._has_null(shape, row) for row in rows):
+            raise Refused(SchemaError)
+
+    def _has_null(self, shape: Shape, row: Mapping[str, Any]) -> bool:
+        return any(value is None for name, value in row.items() if name in shape.required)
 
     # What a transaction does.
 
     def _work(self, txn: Txn, table: Table) -> Work:
         return txn.work.setdefault(table, Work())
 
-    def _change_all(
-        self,
-        txn: Txn,
-        table: Table,
-        found: Sequence[Version],
-        values: Row,
-        errors: Sequence[type[Exception]],
-    ) -> None:
+    def _change_all(self, txn: Txn, table: Table, found: Sequence[Version], values: Row) -> None:
         """Set columns in these rows, unless two rows would then have one key."""
-        key_of = table.shape.key_of
         if table.shape.key:
-            after = [
-                key_of(row | values) if v in found else key_of(row)
-                for v, row in self._view(txn, table)
-            ]
-            if len(set(after)) < len(after):
-                moved = [key_of(row | values) for v, row in self._view(txn, table) if v in found]
+            key_of, view = table.shape.key_of, list(self._view(txn, table))
+            moved = [key_of(row | values) for version, row in view if version in found]
+            others = [key_of(row) for version, row in view if version not in found]
+            if len({*moved, *others}) < len(view):
                 self._note_keys(txn, table, moved)
-                raise Refused(DuplicateKeyError, *errors)
-        if errors:
-            raise Refused(*errors)
+                raise Refused(DuplicateKeyError)
         for version in found:
             self._replace(txn, table, version, values)
 
@@ -537,13 +542,17 @@ class Model:
 
     # What a transaction remembers of its reads.
 
-    def _note_keys(self, txn: Txn, table: Table, keys: Sequence[Key]) -> None:
+    def _note_keys(
+        self, txn: Txn, table: Table, keys: Sequence[Key], *, perhaps: bool = False
+    ) -> None:
         wanted = set(keys)
-        self._note_rows(txn, table, lambda row: table.shape.key_of(row) in wanted)
+        self._note_rows(txn, table, lambda row: table.shape.key_of(row) in wanted, perhaps=perhaps)
 
-    def _note_rows(self, txn: Txn, table: Table, covers: Callable[[Row], bool]) -> None:
+    def _note_rows(
+        self, txn: Txn, table: Table, covers: Callable[[Row], bool], *, perhaps: bool = False
+    ) -> None:
         if txn.serializable:
-            txn.rows_read.append((table, covers))
+            (txn.rows_maybe if perhaps else txn.rows_read).append((table, covers))
 
     def _note_name(self, txn: Txn, name: str) -> None:
         if txn.serializable or txn.did_ddl:
@@ -554,8 +563,7 @@ class Model:
     # Commit.
 
     def _rows_conflict(self, txn: Txn) -> bool:
-        since = txn.snapshot
-        if any(table.changed_since(since, covers) for table, covers in txn.rows_read):
+        if self._changed(txn, txn.rows_read):
             return True
         for table, work in txn.work.items():
             if not work:
@@ -572,6 +580,9 @@ class Model:
                 if any(v is not None and v not in work.deleted for v in wanted):
                     return True
         return False
+
+    def _changed(self, txn: Txn, reads: list[tuple[Table, Callable[[Row], bool]]]) -> bool:
+        return any(table.changed_since(txn.snapshot, covers) for table, covers in reads)
 
     def _update_conflicts(self, version: Version, wrote: frozenset[str]) -> bool:
         while version.end < FOREVER:

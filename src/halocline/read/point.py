@@ -22,9 +22,7 @@ def find(state: TableState, key: Any, ts: int) -> int:
     been folded when we looked (rows/state.py says why that order is right).
     """
     tree = state.tree
-    if tree.runs:
-        return state.locate(key, ts)
-    rowid = tree.recent.get(key, 0)
+    rowid = tree.newest(key) if tree.runs else tree.recent.get(key, 0)
     deletes = state.deletes
     ended = rowid in deletes.ended or (deletes.runs and deletes.find(rowid) is not None)
     if state.last_ts <= ts:
