@@ -253,7 +253,7 @@ class Database:
                 if before is not None and before.id != state.table_id:
                     raise UsageError(
                         f"table {table!r} was dropped and created again at {state.created_at}: "
-                        f"read its changes since {state.created_at - 1}"
+                        f"read the table at {state.created_at} and its changes since then"
                     )
                 return read_changes(state, start, txn.snapshot)
             finally:

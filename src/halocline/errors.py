@@ -110,6 +110,11 @@ class UnavailableError(HaloclineError):
         tail = " (the commit may or may not have happened)" if outcome == "unknown" else ""
         super().__init__(reason + tail)
 
+    def with_cause(self, cause: BaseException | None) -> UnavailableError:
+        """The same error, saying what led to it."""
+        self.__cause__ = cause
+        return self
+
 
 class CorruptionError(HaloclineError):
     """Bytes on disk are not what was written. Never answered by a shorter history."""

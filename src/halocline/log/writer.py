@@ -397,5 +397,4 @@ class Log:
     def _refusal(self, outcome: Outcome) -> UnavailableError:
         reason = str(self.failed) or type(self.failed).__name__
         text = f"the database stopped ({reason}): close it and open it again"
-        (error := UnavailableError(text, outcome=outcome)).__cause__ = self.failed
-        return error
+        return UnavailableError(text, outcome=outcome).with_cause(self.failed)

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from halocline.catalog import CatalogTxn, TableEntry
-from halocline.errors import DuplicateKeyError, NotFoundError, UsageError
+from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.read.point import find
 from halocline.rows.page import Row
 from halocline.rows.state import TableState
@@ -243,10 +243,17 @@ class Work:
         return self.reads.setdefault(changes.entry.id, Reads())
 
     @contextmanager
-    def _reading(self, changes: TableChanges, keys: Sequence[Any] = ()) -> Iterator[None]:
+    def _reading(
+        self, changes: TableChanges, keys: Sequence[Any] = (), *, whole: bool = False
+    ) -> Iterator[None]:
         """A write that fails has told its caller something: serializable remembers what."""
         try:
             yield
+        except SchemaError:
+            # What an upsert lacks depends on which rows are there already.
+            if whole:
+                self.note_scan(changes)
+            raise
         except DuplicateKeyError as error:
             if self.reads is not None and not error.inside_input:
                 self._reads_of(changes).keys.update(error.all_keys)

@@ -86,7 +86,7 @@ def _random_commit(db: Any, rng: random.Random) -> None:
 @pytest.mark.parametrize("seed", seeds(8))
 def test_the_feed_replayed_is_the_table_at_every_timestamp(db: Any, seed: int, sim: bool) -> None:
     rng = random.Random(seed)
-    for _ in range(150 if sim else 25):
+    for _ in range(60 if sim else 25):
         _random_commit(db, rng)
     last = db.visible_ts
     states = [rows_at(db, ts) if ts else {} for ts in range(1, last + 1)]

@@ -97,7 +97,7 @@ def test_all_ways_to_read_agree(db: Any, seed: int, sim: bool) -> None:
     db.create_table("t", COLUMNS, primary_key=["a", "b"])
     model: dict[tuple[int, str], Any] = {}
     past: list[tuple[int, dict[tuple[int, str], Any]]] = []
-    for _ in range(60 if sim else 6):
+    for _ in range(25 if sim else 6):
         with db.begin() as txn:
             for _ in range(rng.randrange(1, 4)):
                 _change(txn, model, rng, bulk=rng.random() < 0.4)

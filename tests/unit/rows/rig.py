@@ -60,7 +60,7 @@ def state_of(kind: str = "int", page_rows: int = 4, first_rowid: int = 1) -> Tab
     return TableState(entry_of(*KEYED[kind]), page_rows=page_rows, first_rowid=first_rowid)
 
 
-def seeds(short: int, long: int = 20) -> list[Any]:
+def seeds(short: int, long: int = 5) -> list[Any]:
     """Seeds of a random test: a few for every day, more that only `make sim` runs."""
     later = range(1000, 1000 + long)
     return [*range(short), *(pytest.param(seed, marks=pytest.mark.sim) for seed in later)]

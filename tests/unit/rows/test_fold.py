@@ -17,7 +17,7 @@ SEEDS = seeds(4)
 def test_a_replayed_state_equals_the_live_one(kind: str, seed: int, sim: bool) -> None:
     for page_rows in (1, 4, 64):
         story = Story(seed * 100 + page_rows, kind, page_rows)
-        for _ in range(200 if sim else 15):
+        for _ in range(100 if sim else 15):
             story.commit()
         live, replayed = story.live, story.replayed
         assert contents(live) == contents(replayed)
@@ -32,7 +32,7 @@ def test_a_replayed_state_equals_the_live_one(kind: str, seed: int, sim: bool) -
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_state_shows_every_snapshot(kind: str, seed: int, sim: bool) -> None:
     story = Story(seed, kind)
-    for _ in range(120 if sim else 14):
+    for _ in range(50 if sim else 14):
         story.commit()
     story.check(story.live)
     story.check(story.replayed)

@@ -37,7 +37,7 @@ def test_locate_many_is_locate_for_each(kind: str, seed: int, sim: bool) -> None
     rng = random.Random(seed)
     lock = Lock()
     floor = 0
-    for _ in range(100 if sim else 20):
+    for _ in range(50 if sim else 20):
         story.commit()
         if rng.random() < 0.3:
             tidy(story.live, lock)

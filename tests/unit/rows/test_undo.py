@@ -35,7 +35,7 @@ def test_every_snapshot_from_the_floor_on_survives(kind: str, seed: int, sim: bo
     rng = random.Random(seed + 1000)
     lock = Lock()
     floor = 0
-    for _ in range(150 if sim else 25):
+    for _ in range(60 if sim else 25):
         story.commit()
         if rng.random() < 0.3:
             tidy(story.live, lock)

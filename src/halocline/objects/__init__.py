@@ -1,0 +1,37 @@
+"""Immutable Parquet objects: write, read, find, and know what is inside without reading.
+
+    write.py      a sorted table -> file + statistics          -> write_data, write_tombstones
+    stats.py      what the catalog keeps of a file             -> ObjectStats, ObjectFile
+    read.py       verified reading                             -> Reader
+    point.py      one key, or many, in one object              -> Finder
+    pool.py       memory with a budget                         -> Pool
+    zonemap.py    bounds of a column                           -> Zonemap
+    bloom.py      Parquet's split-block bloom filter
+    columns.py    hidden columns, ids, encodings
+    keybytes.py   keys of whole tables as bytes (xxh3.py: their hashes)
+    batch.py      many keys to look for, keyblock.py: where one looks for them
+    directory.py  where the pages of a block are
+    splice.py     a small Parquet file around some pages
+    footer.py     what Parquet says about a finished file
+    thrift.py     the encoding of that
+
+Start with docs/formats/object.md, then write.py and read.py.
+"""
+
+from halocline.objects.point import Finder
+from halocline.objects.pool import Pool
+from halocline.objects.read import Reader
+from halocline.objects.stats import ObjectFile, ObjectStats
+from halocline.objects.write import write_data, write_tombstones
+from halocline.objects.zonemap import Zonemap
+
+__all__ = [
+    "Finder",
+    "ObjectFile",
+    "ObjectStats",
+    "Pool",
+    "Reader",
+    "Zonemap",
+    "write_data",
+    "write_tombstones",
+]

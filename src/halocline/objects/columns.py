@@ -1,0 +1,167 @@
+"""Columns of an object: what the table has, what the engine adds, and how each is encoded.
+
+    data       the table's columns, `_rowid`, `_commit_ts`, and `_pk64` when the key is composite
+    tombstone  `_rowid`, the key columns, `_commit_ts`, `_successor`, `_changed`
+
+Every column carries its permanent id as the Parquet field id. Hidden columns have fixed ids far
+above those that a table can reach and below those that Iceberg keeps for itself.
+
+An object that was written before its commit has no `_commit_ts`: the value of all its rows is the
+created_at of its entry (M-02).
+
+Encodings are chosen by a sample of the rows. Few distinct values: dictionary. Other integers, and
+what is stored as integers (moments, decimals up to 18 digits): DELTA_BINARY_PACKED, which on six
+columns of orders wrote 20 % faster, took 18 % less room and was scanned by DuckDB in half the time
+of PLAIN. Inside lists and structs: PLAIN, since a dictionary that overflows in the middle of a
+list ends its page there and breaks the alignment of blocks.
+
+Not here: writing the file (write.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from halocline.ids import ColumnId
+from halocline.schema import Column, Schema
+from halocline.types import kind
+
+Order = Literal["key", "rowid"]
+
+ROWID: Final = "_rowid"
+COMMIT_TS: Final = "_commit_ts"
+PK64: Final = "_pk64"
+SUCCESSOR: Final = "_successor"
+CHANGED: Final = "_changed"
+
+_FIRST_HIDDEN: Final = 2_000_000_001
+_HIDDEN_TYPES: Final[dict[str, tuple[Any, bool]]] = {
+    ROWID: (pa.int64(), False),
+    COMMIT_TS: (pa.int64(), False),
+    PK64: (pa.int64(), False),
+    SUCCESSOR: (pa.int64(), True),
+    CHANGED: (pa.list_(pa.int32()), True),
+}
+HIDDEN: Final[dict[str, Column]] = {
+    name: Column(id=ColumnId(_FIRST_HIDDEN + at), name=name, type=type, nullable=nullable)
+    for at, (name, (type, nullable)) in enumerate(_HIDDEN_TYPES.items())
+}
+"""The engine's own columns by name. The ids are part of the format."""
+
+ROWID_ID: Final = HIDDEN[ROWID].id
+COMMIT_TS_ID: Final = HIDDEN[COMMIT_TS].id
+PK64_ID: Final = HIDDEN[PK64].id
+
+SAMPLE_ROWS: Final = 4096
+_DELTA: Final = "DELTA_BINARY_PACKED"
+_INTEGERS: Final = frozenset(["int", "date", "time", "timestamp", "timestamptz"])
+_TEXTS: Final = frozenset(["string", "binary"])
+_NESTED: Final = frozenset(["list", "struct"])
+
+
+class Encodings(NamedTuple):
+    """What ParquetWriter wants to know, by dotted path of the leaf."""
+
+    dictionary: list[str]
+    special: dict[str, str]
+
+
+def data_columns(schema: Schema, *, committed: bool) -> list[Column]:
+    """The columns of a data object, in the order of the file."""
+    hidden = [ROWID, *([COMMIT_TS] if committed else []), *([PK64] if is_composite(schema) else [])]
+    return [*schema.columns, *(HIDDEN[name] for name in hidden)]
+
+
+def tombstone_columns(schema: Schema, *, committed: bool) -> list[Column]:
+    """The columns of a tombstone object (M-01), in the order of the file."""
+    keys = [schema.columns[at] for at in schema.key_positions]
+    stamp = [HIDDEN[COMMIT_TS]] if committed else []
+    return [HIDDEN[ROWID], *keys, *stamp, HIDDEN[SUCCESSOR], HIDDEN[CHANGED]]
+
+
+def tombstone_schema(schema: Schema) -> Schema:
+    """Tombstones of a table seen as a table of their own, whose key is the RowID."""
+    return _keyed_by_rowid(tombstone_columns(schema, committed=False), schema)
+
+
+def rowid_schema(schema: Schema) -> Schema:
+    """A table whose objects are in RowID order, as those of a heap are, keyed by RowID."""
+    return _keyed_by_rowid([HIDDEN[ROWID], *schema.columns], schema)
+
+
+def _keyed_by_rowid(columns: Sequence[Column], schema: Schema) -> Schema:
+    return Schema(columns=tuple(columns), key_positions=(0,), last_id=schema.last_id)
+
+
+def is_composite(schema: Schema) -> bool:
+    return len(schema.key_positions) > 1
+
+
+def file_schema(columns: Sequence[Column]) -> Any:
+    """The pa.Schema of a file: ids beside names."""
+    return pa.schema(
+        [
+            pa.field(c.name, c.type, c.nullable, metadata={b"PARQUET:field_id": b"%d" % c.id})
+            for c in columns
+        ]
+    )
+
+
+def leaf_paths(column: Column) -> list[str]:
+    """Dotted paths of the leaves below one column, as Parquet names them."""
+    return _leaves(column.name, column.type)
+
+
+def _leaves(path: str, type: Any) -> list[str]:
+    family = kind(type)
+    if family == "list":
+        return _leaves(f"{path}.list.element", type.value_type)
+    if family == "struct":
+        inner = [type.field(at) for at in range(type.num_fields)]
+        return [leaf for field in inner for leaf in _leaves(f"{path}.{field.name}", field.type)]
+    return [path]
+
+
+def choose_encodings(table: Any, columns: Sequence[Column]) -> Encodings:
+    """How each column of a table is best written. 10 columns: 4 ms."""
+    chosen = Encodings([], {})
+    rows = table.num_rows
+    step = max(1, rows // SAMPLE_ROWS)
+    sample = pa.array(np.arange(0, rows, step)[:SAMPLE_ROWS])
+    # A column "a.b" and a struct "a" with a field "b" share a path: neither gets anything special.
+    paths = Counter(path for column in columns for path in leaf_paths(column))
+    for column in columns:
+        if kind(column.type) in _NESTED or paths[column.name] > 1:
+            continue
+        _choose(chosen, column, table.column(column.name), sample)
+    return chosen
+
+
+def _choose(chosen: Encodings, column: Column, values: Any, sample: Any) -> None:
+    if column.name == ROWID:
+        chosen.special[column.name] = _DELTA
+    elif column.name != PK64 and _is_repetitive(values, sample):
+        chosen.dictionary.append(column.name)
+    elif column.name != PK64 and is_stored_as_integer(column.type):
+        chosen.special[column.name] = _DELTA
+
+
+def _is_repetitive(values: Any, sample: Any) -> bool:
+    family = kind(values.type)
+    if family == "bool":
+        return False
+    # Deltas of numbers are small too, so a dictionary must be much better to be worth it.
+    share = 2 if family in _TEXTS else 16
+    return bool(pc.count_distinct(values.take(sample)).as_py() * share <= len(sample))
+
+
+def is_stored_as_integer(type: Any) -> bool:
+    """Is this type INT32 or INT64 in a file?"""
+    family = kind(type)
+    return family in _INTEGERS or (family == "decimal" and type.precision <= 18)

@@ -1,0 +1,128 @@
+"""One block of an object as a search sees it: keys, RowIDs, timestamps, and nothing else.
+
+    block --KeyBlock--> find(key)          rows lo..hi of one key, by bisect over cells
+                        match(batch, ...)  rows of many keys: merge of integers, hash of others
+
+A composite key is matched by `_pk64` and then compared, since two keys may share a hash; two that
+share one inside the batch are looked up one by one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from halocline.batches import int64_values
+from halocline.objects.batch import Int64Array, KeyBatch
+from halocline.objects.columns import COMMIT_TS, PK64, ROWID
+from halocline.objects.stats import ObjectFile
+from halocline.schema import Schema
+
+Matches = tuple[Int64Array, Int64Array]
+"""Places in a batch, and the rows of the block that hold these keys."""
+
+
+class KeyBlock:
+    """Decoded key columns of one block. Immutable; safe to share between threads."""
+
+    __slots__ = (
+        "_column",
+        "_ints",
+        "_pk64",
+        "_reader",
+        "rowids",
+        "rows",
+        "size_bytes",
+        "stamps",
+        "start",
+    )
+
+    def __init__(self, schema: Schema, cells: Callable[[Any], Any], table: Any, start: int) -> None:
+        table = table.combine_chunks()
+        keys = table.select(list(schema.primary_key))
+        self.start = start
+        self.rows: int = table.num_rows
+        self._reader = cells(keys.to_batches()[0])
+        self.rowids = _ints(table, ROWID)
+        self.stamps = _ints(table, COMMIT_TS) if COMMIT_TS in table.column_names else None
+        self._pk64 = table.column(PK64).chunk(0) if PK64 in table.column_names else None
+        self._column = keys.column(0).chunk(0)
+        integers = schema.key_column(keys)
+        self._ints = None if integers is None else integers.values
+        # Keys narrower than 64 bits stand here twice.
+        widened = self._ints is not None and self._column.type.bit_width < 64
+        self.size_bytes: int = table.nbytes + (8 * self.rows if widened else 0)
+
+    def loaded(self) -> tuple[KeyBlock, int]:
+        """Itself and its size, as a pool wants them."""
+        return self, self.size_bytes
+
+    def stamps_of(self, rows: Int64Array, file: ObjectFile) -> Int64Array:
+        """The timestamps of these rows: their own, or their object's."""
+        if self.stamps is None:
+            return np.full(len(rows), file.commit_ts, np.int64)
+        return self.stamps[rows]
+
+    def find(self, key: tuple[Any, ...]) -> range:
+        """The rows that hold a key, given as a tuple."""
+        reader, rows = self._reader, self.rows
+        low = high = bisect_left(range(rows), key, key=reader)
+        while high < rows and reader(high) == key:
+            high += 1
+        return range(low, high)
+
+    def match(self, batch: KeyBatch, places: Int64Array) -> Matches:
+        """The rows that hold any of the keys at these places of a batch."""
+        if self._ints is not None and batch.ints is not None:
+            return _merged(self._ints, batch.ints[places], places)
+        if self._pk64 is None:
+            return _joined(self._column, batch.column.take(pa.array(places)), places)
+        hashes = batch.pk64[places] if batch.pk64 is not None else places
+        if len(np.unique(hashes)) < len(hashes):
+            return self._one_by_one(batch, places)
+        found, rows = _joined(self._pk64, pa.array(hashes), places)
+        keys = batch.rows(found) if len(found) else []
+        same = [self._reader(row) == key for row, key in zip(rows.tolist(), keys, strict=True)]
+        return found[same], rows[same]
+
+    def _one_by_one(self, batch: KeyBatch, places: Int64Array) -> Matches:
+        hits = [
+            (place, row)
+            for place, key in zip(places.tolist(), batch.rows(places), strict=True)
+            for row in self.find(key)
+        ]
+        pairs = np.array(hits, np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+
+def _ints(table: Any, name: str) -> Int64Array:
+    return int64_values(table.column(name).chunk(0))
+
+
+def _merged(values: Int64Array, wanted: Int64Array, places: Int64Array) -> Matches:
+    """Both sides ascend; a value may repeat."""
+    low = np.searchsorted(values, wanted, "left")
+    inside = np.minimum(low, len(values) - 1)
+    hit = values[inside] == wanted
+    if not hit.any():
+        return places[:0], places[:0]
+    low, found = low[hit], places[hit]
+    counts = np.searchsorted(values, wanted[hit], "right") - low
+    if counts.max() == 1:
+        return found, low
+    which = np.repeat(np.arange(len(low)), counts)
+    within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found[which], low[which] + within
+
+
+def _joined(values: Any, wanted: Any, places: Int64Array) -> Matches:
+    """`wanted` has no repeats; a value may."""
+    which = pc.index_in(values, value_set=wanted)
+    rows = np.flatnonzero(which.is_valid().to_numpy(zero_copy_only=False))
+    found = which.drop_null().to_numpy().astype(np.int64)
+    return places[found], rows

@@ -1,0 +1,258 @@
+"""Write one object: a sorted Arrow table becomes a Parquet file and its statistics.
+
+    pa.Table --encode_data / encode_tombstones--> bytes, ObjectStats
+             --write_data / write_tombstones----> the same bytes in a store
+
+    row group (<= 122,880 rows) = column chunks = pages of one block (<= 8192 rows) each
+
+What makes blocks line up in all columns, found by experiment with pyarrow 26: `max_rows_per_page`
+and `write_batch_size` both equal to the block, no limit on the bytes of a page, one contiguous
+Arrow chunk per row group, and no dictionaries inside lists. A dictionary that overflows ends its
+page at the end of a write batch; if that is not the end of a block, all later pages are shifted.
+`read_layout` makes sure of it for every file.
+
+Rows that are very wide make blocks smaller, by halves, until no column of a block has more than
+BLOCK_BYTES_MAX; a page must stay below 2 GiB.
+
+A million rows of eight columns take 0.24 s of processor time, 0.19 of them in pyarrow.
+
+Invariants
+- Rows are sorted as the statistics say: by key, or by RowID. It is checked, as point reads would
+  silently miss rows otherwise.
+- The bytes are a function of table, schema and options: no time, no chance.
+
+Not here: sorting (mover/, compaction/), names of files and their jobs (mover/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from halocline.config import MIB, Options
+from halocline.objects.columns import (
+    COMMIT_TS,
+    PK64,
+    ROWID,
+    Order,
+    choose_encodings,
+    data_columns,
+    file_schema,
+    is_composite,
+    leaf_paths,
+    tombstone_columns,
+)
+from halocline.objects.directory import encode_directory
+from halocline.objects.footer import read_layout
+from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
+from halocline.objects.stats import Kind, ObjectStats
+from halocline.objects.zonemap import zonemap
+from halocline.schema import Column, Schema
+from halocline.store.objects import Objects
+from halocline.types import kind as family
+
+BLOCK_ROWS_MAX: Final = 8192
+BLOCK_BYTES_MAX: Final = 64 * MIB
+GROUP_BYTES_MAX: Final = 512 * MIB
+BLOOM_FALSE_POSITIVES: Final = 0.01
+DICTIONARY_BYTES_MAX: Final = 256 * 1024
+_NO_LIMIT: Final = 1 << 40
+
+
+def write_data(
+    objects: Objects,
+    key: str,
+    table: Any,
+    schema: Schema,
+    *,
+    order: Order = "key",
+    options: Options | None = None,
+) -> ObjectStats:
+    """Put a data object into a store; see `encode_data`."""
+    data, stats = encode_data(table, schema, order=order, options=options)
+    objects.put(key, data)
+    return stats
+
+
+def write_tombstones(
+    objects: Objects, key: str, table: Any, schema: Schema, *, options: Options | None = None
+) -> ObjectStats:
+    """Put a tombstone object into a store; see `encode_tombstones`."""
+    data, stats = encode_tombstones(table, schema, options=options)
+    objects.put(key, data)
+    return stats
+
+
+def encode_data(
+    table: Any, schema: Schema, *, order: Order = "key", options: Options | None = None
+) -> tuple[bytes, ObjectStats]:
+    """A canonical table with `_rowid`, and `_commit_ts` unless its commit is still to come.
+
+    It is sorted by key, or by `_rowid` with order="rowid" (as tables without a key always are).
+    `_pk64` is added where it belongs and is missing.
+    """
+    if not schema.key_positions:
+        order = "rowid"
+    if is_composite(schema) and PK64 not in table.column_names:
+        table = table.append_column(PK64, pa.array(pk64(table, schema.primary_key)))
+    columns = data_columns(schema, committed=COMMIT_TS in table.column_names)
+    return _encode(table, schema, columns, "data", order, options or Options())
+
+
+def encode_tombstones(
+    table: Any, schema: Schema, *, options: Options | None = None
+) -> tuple[bytes, ObjectStats]:
+    """A table of `_rowid`, the key columns, `_commit_ts` unless its commit is still to come,
+    `_successor` and `_changed`, sorted by `_rowid`."""
+    columns = tombstone_columns(schema, committed=COMMIT_TS in table.column_names)
+    return _encode(table, schema, columns, "tombstone", "rowid", options or Options())
+
+
+def _encode(
+    table: Any,
+    schema: Schema,
+    columns: Sequence[Column],
+    kind: Kind,
+    order: Order,
+    options: Options,
+) -> tuple[bytes, ObjectStats]:
+    arrays = [table.column(column.name) for column in columns]
+    table = pa.Table.from_arrays(arrays, schema=file_schema(columns))
+    assert 0 < table.num_rows <= options.object_rows, "an object has 1 to object_rows rows"
+    sorted_by = list(schema.primary_key) if order == "key" else [ROWID]
+    assert is_sorted([table.column(name) for name in sorted_by]), f"not sorted by {sorted_by}"
+    block_rows = _halved(table, min(options.page_rows, BLOCK_ROWS_MAX), BLOCK_BYTES_MAX)
+    group_rows = _halved(table, options.row_group_rows, GROUP_BYTES_MAX)
+    bloom = _bloom_name(columns, schema, kind)
+    raw = _parquet(table, columns, sorted_by, bloom, block_rows, group_rows)
+    data, tail_bytes = _with_directory(raw, table, sorted_by, block_rows)
+    return data, _stats(table, schema, kind, order, data, tail_bytes)
+
+
+def _parquet(
+    table: Any,
+    columns: Sequence[Column],
+    sorted_by: Sequence[str],
+    bloom: str | None,
+    block_rows: int,
+    group_rows: int,
+) -> memoryview:
+    encodings = choose_encodings(table, columns)
+    leaves = [column.name for column in columns for _ in leaf_paths(column)]
+    rows = min(group_rows, table.num_rows)
+    filters = {bloom: {"ndv": rows, "fpp": BLOOM_FALSE_POSITIVES}} if bloom else None
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=encodings.dictionary,
+        column_encoding=encodings.special,
+        dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
+        data_page_size=_NO_LIMIT,
+        write_batch_size=block_rows,
+        max_rows_per_page=block_rows,
+        write_page_index=True,
+        write_page_checksum=True,
+        sorting_columns=[pq.SortingColumn(leaves.index(name)) for name in sorted_by],
+        bloom_filter_options=filters,
+        store_decimal_as_integer=True,
+        # We read by column id and cast; all that other tools need is in Parquet's own schema.
+        store_schema=False,
+    ) as writer:
+        for start in range(0, table.num_rows, group_rows):
+            part = table.slice(start, group_rows).combine_chunks()
+            writer.write_table(part, row_group_size=group_rows)
+    return memoryview(sink.getvalue()).cast("B")
+
+
+def _bloom_name(columns: Sequence[Column], schema: Schema, kind: Kind) -> str | None:
+    """The column whose values the bloom filters hold; Parquet has none for bool."""
+    if kind == "tombstone":
+        return ROWID
+    if not schema.key_positions:
+        return None
+    name = PK64 if is_composite(schema) else schema.primary_key[0]
+    column = next(column for column in columns if column.name == name)
+    paths = [path for column in columns for path in leaf_paths(column)]
+    return name if family(column.type) != "bool" and paths.count(name) == 1 else None
+
+
+def _halved(table: Any, rows: int, bytes_max: int) -> int:
+    """So many rows, or fewer, that no slice of a column has more than `bytes_max`."""
+    wide = [column for column in table.columns if column.nbytes > bytes_max]
+    while rows > 1 and any(
+        column.slice(start, rows).nbytes > bytes_max
+        for column in wide
+        for start in range(0, table.num_rows, rows)
+    ):
+        rows //= 2
+    return rows
+
+
+def _with_directory(
+    raw: memoryview, table: Any, sorted_by: Sequence[str], block_rows: int
+) -> tuple[bytes, int]:
+    """The finished file, and the length of its tail."""
+    layout = read_layout(raw, block_rows)
+    starts: list[int] = []
+    first = 0
+    for rows in layout.group_rows:
+        starts += range(first, first + rows, block_rows)
+        first += rows
+    heads = table.select(list(sorted_by)).take(pa.array(starts, pa.int64()))
+    first_keys = key_bytes(heads, sorted_by).to_pylist()
+    section = encode_directory(raw, layout, block_rows=block_rows, first_keys=first_keys)
+    at = layout.footer_start
+    data = b"".join([raw[:at], section, raw[at:]])
+    return data, len(data) - layout.tail_start
+
+
+def _stats(
+    table: Any, schema: Schema, kind: Kind, order: Order, data: bytes, tail_bytes: int
+) -> ObjectStats:
+    key_min, key_max = _key_range(table, schema, order)
+    rowid_min, rowid_max = _int_range(table, ROWID)
+    stamps = _int_range(table, COMMIT_TS) if COMMIT_TS in table.column_names else (None, None)
+    return ObjectStats(
+        kind=kind,
+        order=order,
+        rows=table.num_rows,
+        size_bytes=len(data),
+        tail_bytes=tail_bytes,
+        digest=xxhash.xxh3_128_digest(data),
+        tail_digest=xxhash.xxh3_128_digest(memoryview(data)[-tail_bytes:]),
+        key_min=key_min,
+        key_max=key_max,
+        rowid_min=rowid_min,
+        rowid_max=rowid_max,
+        commit_ts_min=stamps[0],
+        commit_ts_max=stamps[1],
+        zonemaps={
+            column.id: zonemap(table.column(column.name))
+            for column in schema.columns
+            if column.name in table.column_names
+        },
+    )
+
+
+def _key_range(table: Any, schema: Schema, order: Order) -> tuple[bytes, bytes]:
+    names = schema.primary_key
+    if not names:
+        return b"", b""
+    if order == "key":
+        ends = table.select(list(names)).take(pa.array([0, table.num_rows - 1], pa.int64()))
+        low, high = key_bytes(ends, names).to_pylist()
+        return low, high
+    return range_of(key_bytes(table, names))
+
+
+def _int_range(table: Any, name: str) -> tuple[int, int]:
+    bounds = pc.min_max(table.column(name))
+    return bounds["min"].as_py(), bounds["max"].as_py()

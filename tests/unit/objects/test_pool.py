@@ -1,0 +1,286 @@
+"""Buffer pools: pins, the budget, who is evicted, and many threads at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halocline.errors import UnavailableError
+from halocline.objects.pool import Handle, Pool
+
+
+def content(name: str, size: int = 10) -> Callable[[], tuple[str, int]]:
+    return lambda: (name, size)
+
+
+def never() -> tuple[Any, int]:
+    raise AssertionError("it is loaded already")
+
+
+def test_b01_a_node_is_loaded_or_unloaded() -> None:
+    pool = Pool("data", 100)
+    assert not pool.loaded("a")
+    pool.pin("a", content("A")).close()
+    assert pool.loaded("a")
+
+
+def test_b02_a_pin_loads_what_is_not_there_and_counts_what_is() -> None:
+    pool = Pool("data", 100)
+    with pool.pin("a", content("A")) as value:
+        assert value == "A"
+        with pool.pin("a", never) as again:
+            assert again is value
+    stats = pool.stats()
+    assert (stats.hits, stats.misses, stats.nodes, stats.used_bytes) == (1, 1, 1, 10)
+
+
+def test_b03_the_least_recently_used_leaves_first() -> None:
+    pool = Pool("data", 30)
+    for name in "abc":
+        pool.pin(name, content(name)).close()
+    pool.pin("a", never).close()
+    pool.pin("d", content("d", 15)).close()
+    assert [name for name in "abcd" if pool.loaded(name)] == ["a", "d"]
+    assert pool.stats().evictions == 2
+
+
+def test_b04_what_is_held_is_never_evicted() -> None:
+    pool = Pool("index", 30)
+    held = [pool.pin(name, content(name)) for name in "abc"]
+    with pytest.raises(UnavailableError, match="index pool is full"):
+        pool.pin("d", content("d"))
+    assert all(pool.loaded(name) for name in "abc")
+    assert not pool.loaded("d")
+    held[1].close()
+    pool.pin("d", content("d")).close()
+    assert not pool.loaded("b")
+    assert pool.stats().pinned_bytes == 20
+
+
+def test_b04_a_node_pinned_twice_is_held_until_both_are_closed() -> None:
+    pool = Pool("data", 10)
+    first, second = pool.pin("a", content("A")), pool.pin("a", never)
+    first.close()
+    first.close()
+    with pytest.raises(UnavailableError):
+        pool.pin("b", content("B"))
+    second.close()
+    pool.pin("b", content("B")).close()
+
+
+def test_b05_pools_do_not_share_a_budget() -> None:
+    data, index = Pool("data", 10), Pool("index", 10)
+    with data.pin("a", content("A")), index.pin("a", content("a")) as value:
+        assert value == "a"
+    assert (data.stats().name, index.stats().used_bytes) == ("data", 10)
+
+
+def test_a_node_larger_than_the_pool_is_refused_and_leaves_nothing() -> None:
+    pool = Pool("data", 10)
+    with pytest.raises(UnavailableError):
+        pool.pin("a", content("A", 11))
+    assert pool.stats().used_bytes == 0
+    pool.pin("a", content("A", 10)).close()
+
+
+def test_room_is_made_before_loading_for_what_is_expected() -> None:
+    pool = Pool("data", 20)
+    pool.pin("a", content("A", 15)).close()
+
+    def load() -> tuple[str, int]:
+        assert not pool.loaded("a")
+        assert pool.stats().used_bytes == 12
+        return "B", 5
+
+    pool.pin("b", load, expect=12).close()
+    assert pool.stats().used_bytes == 5
+
+
+def test_a_load_that_fails_leaves_nothing() -> None:
+    pool = Pool("data", 20)
+
+    def fail() -> tuple[Any, int]:
+        raise KeyError("no such file")
+
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            pool.pin("a", fail, expect=20)
+    assert pool.stats().used_bytes == 0
+    pool.pin("a", content("A", 20)).close()
+
+
+def test_a_dropped_node_is_gone_unless_it_is_held() -> None:
+    pool = Pool("data", 20)
+    handle = pool.pin("a", content("A"))
+    assert not pool.drop("a")
+    handle.close()
+    assert pool.drop("a")
+    assert pool.drop("a")
+    assert pool.stats().used_bytes == 0
+
+
+def test_clearing_keeps_what_is_held() -> None:
+    pool = Pool("data", 30)
+    held = pool.pin("a", content("A"))
+    pool.pin("b", content("B")).close()
+    pool.clear()
+    assert (pool.loaded("a"), pool.loaded("b"), pool.stats().used_bytes) == (True, False, 10)
+    held.close()
+    pool.clear()
+    assert pool.stats().used_bytes == 0
+
+
+def test_a_loader_may_pin_other_nodes() -> None:
+    pool = Pool("data", 20)
+
+    def load() -> tuple[str, int]:
+        with pool.pin("inner", content("i")) as inner:
+            return f"outer of {inner}", 10
+
+    with pool.pin("outer", load) as value:
+        assert value == "outer of i"
+
+
+def test_l13_an_evicted_node_can_be_written_away_and_come_back() -> None:
+    disk: dict[Any, Any] = {}
+    pool = Pool("mutation", 20, unload=disk.__setitem__)
+    for name in "abc":
+        pool.pin(name, content(name.upper())).close()
+    assert disk == {"a": "A"}
+    with pool.pin("a", lambda: (disk["a"], 10)) as value:
+        assert value == "A"
+    assert disk == {"a": "A", "b": "B"}
+
+
+def test_l13_a_node_that_cannot_be_written_away_stays() -> None:
+    def refuse(node: Any, value: Any) -> None:
+        raise OSError("disk full")
+
+    pool = Pool("mutation", 10, unload=refuse)
+    pool.pin("a", content("A")).close()
+    with pytest.raises(OSError, match="disk full"):
+        pool.pin("b", content("B"))
+    with pool.pin("a", never) as value:
+        assert value == "A"
+
+
+def test_one_thread_loads_and_the_others_wait() -> None:
+    pool = Pool("data", 100)
+    started, release = threading.Event(), threading.Event()
+    loads: list[int] = []
+
+    def load() -> tuple[str, int]:
+        loads.append(1)
+        started.set()
+        assert release.wait(30)
+        return "A", 10
+
+    seen: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(pool.pin("a", load).value)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    assert started.wait(30)
+    release.set()
+    for thread in threads:
+        thread.join(30)
+    assert seen == ["A"] * 4
+    assert len(loads) == 1
+
+
+def test_whoever_waited_for_a_failed_load_loads_by_himself() -> None:
+    pool = Pool("data", 100)
+    started, release = threading.Event(), threading.Event()
+
+    def fail() -> tuple[Any, int]:
+        started.set()
+        assert release.wait(30)
+        raise OSError("gone")
+
+    errors: list[Exception] = []
+
+    def first() -> None:
+        try:
+            pool.pin("a", fail)
+        except OSError as error:
+            errors.append(error)
+
+    seen: list[Any] = []
+    one = threading.Thread(target=first)
+    two = threading.Thread(target=lambda: seen.append(pool.pin("a", content("A")).value))
+    one.start()
+    assert started.wait(30)
+    two.start()
+    release.set()
+    one.join(30)
+    two.join(30)
+    assert (len(errors), seen) == (1, ["A"])
+
+
+def test_threads_share_a_small_pool() -> None:
+    evicted: list[Any] = []
+    pool = Pool("data", 60, unload=lambda node, value: evicted.append(node))
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        state = seed
+        for _ in range(400):
+            state = (state * 1103515245 + 12345) % 2**31
+            node = state % 17
+            with pool.pin(node, content(f"v{node}", 5 + node % 5)) as value:
+                if value != f"v{node}" or pool.stats().used_bytes > 60:
+                    wrong.append((node, value))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    stats = pool.stats()
+    assert stats.pinned_bytes == 0
+    assert stats.hits + stats.misses == 1600
+    assert stats.evictions == len(evicted)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 40), st.booleans()), max_size=40),
+    st.integers(20, 80),
+)
+def test_a_pool_behaves_as_its_model(steps: list[tuple[int, int, bool]], budget: int) -> None:
+    """Pins and closes in any order against a list in order of use."""
+    pool = Pool("data", budget)
+    sizes: dict[int, int] = {}
+    order: list[int] = []
+    held: dict[int, list[Handle]] = {}
+    for node, size, hold in steps:
+        if node in sizes:
+            handle = pool.pin(node, never)
+        else:
+            while sum(sizes.values()) + size > budget and any(n not in held for n in order):
+                victim = next(n for n in order if n not in held)
+                order.remove(victim)
+                del sizes[victim]
+            if sum(sizes.values()) + size > budget:
+                with pytest.raises(UnavailableError):
+                    pool.pin(node, content(str(node), size))
+                continue
+            handle = pool.pin(node, content(str(node), size))
+            sizes[node] = size
+        if node in order:
+            order.remove(node)
+        order.append(node)
+        if hold:
+            held.setdefault(node, []).append(handle)
+        else:
+            handle.close()
+            for other in held.pop(node, []):
+                other.close()
+        assert {n for n in range(7) if pool.loaded(n)} == set(sizes)
+        assert pool.stats().used_bytes == sum(sizes.values()) <= budget
