@@ -82,6 +82,9 @@ class UsageError(HaloclineError):
 class SchemaError(UsageError):
     """Data or a definition that does not fit the schema; names column and row where known."""
 
+    read_keys: Sequence[Any] = ()
+    """Keys that were found absent on the way: what a serializable transaction has read."""
+
     def __init__(self, reason: str, *, column: str | None = None, row: int | None = None) -> None:
         self.reason = reason
         self.column = column

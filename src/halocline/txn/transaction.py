@@ -73,7 +73,7 @@ class Transaction(Work):
         changes = self._open_table(table)
         if not self._may_write():
             return write.count_rows(rows)
-        with self._reading(changes, whole=True):
+        with self._reading(changes):
             return write.upsert(changes, rows, self.snapshot, self._core.options.bulk_rows)
 
     def update(

@@ -243,16 +243,13 @@ class Work:
         return self.reads.setdefault(changes.entry.id, Reads())
 
     @contextmanager
-    def _reading(
-        self, changes: TableChanges, keys: Sequence[Any] = (), *, whole: bool = False
-    ) -> Iterator[None]:
+    def _reading(self, changes: TableChanges, keys: Sequence[Any] = ()) -> Iterator[None]:
         """A write that fails has told its caller something: serializable remembers what."""
         try:
             yield
-        except SchemaError:
-            # What an upsert lacks depends on which rows are there already.
-            if whole:
-                self.note_scan(changes)
+        except SchemaError as error:
+            if self.reads is not None:
+                self._reads_of(changes).keys.update(error.read_keys)
             raise
         except DuplicateKeyError as error:
             if self.reads is not None and not error.inside_input:

@@ -127,6 +127,8 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
     _need_key(changes)
     steps: list[tuple[Any, Row, set[int] | None, int]] = []
     keys = set()
+    absent: list[Any] = []
+    failure: SchemaError | None = None
     for place, values in enumerate(rows):
         with _at_row(place, len(rows)):
             given = schema.partial(values)
@@ -135,10 +137,19 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
                 raise DuplicateKeyError(changes.entry.name, [key], inside=True)
             keys.add(key)
             old, row_id = see(changes, key, snapshot)
-            if old is None:
-                steps.append((key, schema.row(values), None, 0))
-            else:
+            if old is not None:
                 steps.append((key, _with(old, given), set(given) - schema.key_set, row_id))
+                continue
+            try:
+                steps.append((key, schema.row(values), None, 0))
+            except SchemaError as error:
+                # As an update it would have been right, so the error tells that the row is absent.
+                row = place if len(rows) > 1 else None
+                failure = failure or SchemaError(error.reason, column=error.column, row=row)
+                absent.append(key)
+    if failure is not None:
+        failure.read_keys = absent
+        raise failure
     for key, row, changed, row_id in steps:
         if changed is None:
             changes.insert(key, row)
@@ -160,7 +171,11 @@ def upsert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
     rowids = locate_many(changes.state, keys, snapshot)
     fresh = table.filter(pa.array(rowids == 0))
-    fresh = schema.table(fresh)
+    try:
+        fresh = schema.table(fresh)
+    except SchemaError as error:
+        error.read_keys = [keys[i] for i in np.nonzero(rowids == 0)[0]]
+        raise
     known = np.nonzero(rowids)[0]
     known = known[np.argsort(rowids[known], kind="stable")]
     if len(known):
