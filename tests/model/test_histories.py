@@ -1,6 +1,6 @@
 """Random histories of concurrent transactions equal the model, step by step and as a whole.
 
-    seed --> ten histories of more than fifty steps each --> the first difference, shrunk
+    seed --> ten histories, eight of them of fifty steps or more --> the first difference, shrunk
 
 Ten to a seed, because after its first ten examples Hypothesis mostly varies earlier ones, and new
 histories find more. `make test` plays the same seeds every time. `make sim` plays new ones; each
@@ -22,6 +22,8 @@ from tests.model.histories import play
 from tests.model.twin import Disk, Memory
 
 PER_SEED = 10
+LONG_PER_SEED = 8
+"""Hypothesis begins with an example that is all pauses and one that is small."""
 STEPS_MIN = 50
 SIM_SEEDS = int(os.environ.get("HALOCLINE_SEEDS", "400"))
 
@@ -45,11 +47,10 @@ def play_seed(number: int, store: type[Memory | Disk]) -> None:
         steps.append(play(random, store()))
 
     history()
-    assert len(steps) >= PER_SEED
-    assert sum(steps) >= PER_SEED * STEPS_MIN
+    assert sum(count >= STEPS_MIN for count in steps) >= LONG_PER_SEED
 
 
-@pytest.mark.parametrize("number", range(21))
+@pytest.mark.parametrize("number", range(26))
 def test_histories_equal_the_model(number: int) -> None:
     play_seed(number, Memory)
 

@@ -144,8 +144,8 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
                 steps.append((key, schema.row(values), None, 0))
             except SchemaError as error:
                 # As an update it would have been right, so the error tells that the row is absent.
-                row = place if len(rows) > 1 else None
-                failure = failure or SchemaError(error.reason, column=error.column, row=row)
+                number = place if len(rows) > 1 else None
+                failure = failure or SchemaError(error.reason, column=error.column, row=number)
                 absent.append(key)
     if failure is not None:
         failure.read_keys = absent
