@@ -202,9 +202,3 @@ class MemTree:
                 self._ordered = merged
                 del self._pending[:count]
             return self._ordered
-
-
-def size_bytes(tree: MemTree) -> int:
-    """Rough memory of the tree, for reports: arrays exactly, dict entries at 170 bytes."""
-    arrays = sum(run.rowids.nbytes * 2 for run in tree.runs)
-    return arrays + 170 * len(tree.recent) + 100 * len(tree.older)
