@@ -5,13 +5,14 @@
 # benchmark; EXTRAS names the optional dependencies to install.
 
 VENV   ?= .venv
-EXTRAS ?= dev
+EXTRAS ?= dev,spark
 ARGS   ?=
 
 comma := ,
 PY    := $(VENV)/bin/python
 # One stamp per set of extras, so that asking for another set installs it.
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
+PEERS := $(READY)-bench
 
 export PYTHON
 .DEFAULT_GOAL := help
@@ -22,12 +23,16 @@ help:
 	@echo "make test     run the tests"
 	@echo "make check    lint, formatting, types"
 	@echo "make format   put the code into its format"
-	@echo "make bench    measure against SQLite; results in build/bench/"
+	@echo "make bench    measure against SQLite, DuckDB and Delta; results in build/bench/"
 	@echo "make sim      long seeded runs of crashes, faults and random histories"
 	@echo "make clean    remove what make has made, except $(VENV)"
 
 $(READY): pyproject.toml tools/setup.sh
 	@tools/setup.sh $(VENV) $(EXTRAS)
+	@touch $@
+
+$(PEERS): pyproject.toml tools/setup.sh
+	@tools/setup.sh $(VENV) $(EXTRAS),bench
 	@touch $@
 
 demo: $(READY)
@@ -45,7 +50,7 @@ format: $(READY)
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-bench: $(READY)
+bench: $(PEERS)
 	@$(PY) -m bench $(ARGS)
 
 sim: $(READY)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import disk, engine, ours, sqlite
+from bench import budget, disk, engine, large, ours, scans, sqlite, tiers
 from bench.harness import Case, Measurement, Side, anew
 
 FULL = "SQLite, synchronous=FULL"
@@ -28,6 +28,10 @@ def cases(*, quick: bool) -> list[Case]:
         *_gets(quick),
         _bulk(quick),
         *_read_modify_write(quick),
+        *_scans(quick),
+        *_loads(quick),
+        *_upserts(quick),
+        *_beside_many(quick),
     ]
 
 
@@ -42,6 +46,16 @@ def measurements(*, quick: bool) -> list[Measurement]:
             settings={"tails": tails},
         ),
         Measurement(
+            name="open",
+            title="Opening from a checkpoint",
+            measure=engine.opening,
+            settings={
+                "commits": 1_000 if quick else 10_000,
+                "tables": 20 if quick else 100,
+                "rounds": 5 if quick else 15,
+            },
+        ),
+        Measurement(
             name="memory",
             title="Memory per row of L0",
             measure=engine.memory,
@@ -49,6 +63,35 @@ def measurements(*, quick: bool) -> list[Measurement]:
             settings={
                 "bulk_rows": 100_000 if quick else 500_000,
                 "single_rows": 16_484 if quick else 65_636,
+            },
+        ),
+        Measurement(
+            name="point-object",
+            title="Point get out of objects",
+            measure=tiers.point_object,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "reads": 500 if quick else 5_000,
+            },
+        ),
+        Measurement(
+            name="writers-beside",
+            title="Durable commits beside the mover and an endless query",
+            measure=tiers.writers_beside,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "seconds": 2.0 if quick else 8.0,
+            },
+        ),
+        Measurement(
+            name="memory-budget",
+            title="Memory while a table outgrows its budget",
+            measure=budget.memory_budget,
+            settings={
+                "budget_mib": 256,
+                "times": 4 if quick else 20,
+                "upserts": 5 if quick else 40,
+                "singles": 500 if quick else 5_000,
             },
         ),
     ]
@@ -172,6 +215,111 @@ def _read_modify_write(quick: bool) -> list[Case]:
                 )
             )
     return found
+
+
+def _scans(quick: bool) -> list[Case]:
+    """Our targets are shares of DuckDB's speed on the same files: 0.87 is 1.15 times its time."""
+    rows = 1_000_000 if quick else 10_000_000
+    shared = {"rows": rows, "batch_rows": rows // 10}
+    found = []
+    for name, title, queries, target, fresh in (
+        ("scan", "three aggregates", scans.AGGREGATES, 0.87, 0),
+        ("scan-dirty", "the same, 1 % deleted, 1 % in memory", scans.AGGREGATES, 0.67, rows // 100),
+        ("scan-selective", "a filter that rules out objects", scans.selective(rows), 1.0, 0),
+        ("scan-arrow", "every row as Arrow", scans.EVERYTHING, 0.87, 0),
+    ):
+        settings = {**shared, "queries": queries}
+        found.append(
+            Case(
+                name=name,
+                title=f"{rows:,} rows x 6 columns in ten objects: {title}",
+                ours=_ours(scans.ours, {**settings, "fresh_rows": fresh}),
+                peer=_side("DuckDB on the same files", scans.direct, settings),
+                target=target,
+                ops=1,
+                rounds=3 if quick else 9,
+                warm_rounds=2,
+                unit="run",
+            )
+        )
+    return found
+
+
+def _loads(quick: bool) -> list[Case]:
+    rows = 1_000_000 if quick else 10_000_000
+    shared = {"rows": rows}
+    return [
+        Case(
+            name=f"load-{name}",
+            title=f"Bulk insert of {rows:,} rows x 6 columns from Arrow, one transaction",
+            ours=_anew(_ours(large.our_load, shared)),
+            peer=_anew(_side(peer, start, shared)),
+            target=target,
+            ops=rows,
+            rounds=2 if quick else 5,
+            unit="row",
+            note=note,
+        )
+        for name, peer, start, target, note in (
+            (
+                "delta",
+                "deltalake, write_deltalake",
+                large.delta_load,
+                1.0,
+                "Delta enforces no key.",
+            ),
+            ("duckdb", "DuckDB, primary key", large.duckdb_load, 1.7, ""),
+        )
+    ]
+
+
+def _upserts(quick: bool) -> list[Case]:
+    rows, count = (1_000_000, 10_000) if quick else (10_000_000, 100_000)
+    shared = {"rows": rows, "count": count}
+    return [
+        Case(
+            name=f"upsert-{name}",
+            title=f"Upsert of {count:,} random rows of {rows:,}",
+            ours=_ours(large.our_upserts, shared),
+            peer=_side(peer, start, shared),
+            target=target,
+            ops=count,
+            rounds=2 if quick else 5,
+            unit="row",
+        )
+        for name, peer, start, target in (
+            ("delta", "deltalake, merge", large.delta_merges, 6.0),
+            ("duckdb", "DuckDB, insert or replace", large.duckdb_replaces, 1.0),
+        )
+    ]
+
+
+def _beside_many(quick: bool) -> list[Case]:
+    rows = 1_000_000 if quick else 10_000_000
+    shared = {"rows": rows, "ops": 200}
+    title = f"Single-row insert commits, durable, beside {rows:,} rows in objects"
+    return [
+        Case(
+            name="commit-beside-delta",
+            title=title,
+            ours=_ours(large.our_commits, shared),
+            peer=_side("deltalake, append", large.delta_appends, {**shared, "done": 5}),
+            target=20.0,
+            ops=200,
+            rounds=2 if quick else 9,
+        ),
+        Case(
+            name="commit-beside-nothing",
+            title=title,
+            ours=_ours(large.our_commits, shared),
+            peer=_side("the same, empty table", large.our_commits, {"rows": 0, "ops": 200}),
+            target=0.77,
+            ops=200,
+            rounds=2 if quick else 15,
+            warm_rounds=3,
+            note="At most 1.3 times the time of the empty table.",
+        ),
+    ]
 
 
 def _states(quick: bool, durability: str) -> list[tuple[str, int, int]]:

@@ -1,6 +1,6 @@
-"""Figures of the engine alone: replay at open, and memory per row of L0.
+"""Figures of the engine alone: replay at open, opening from a checkpoint, memory per row of L0.
 
-Neither has a peer. Replay should cost the same per commit however long the tail is; a frozen page
+None has a peer. Replay should cost the same per commit however long the tail is; a frozen page
 should weigh little more than the Arrow data in it.
 """
 
@@ -12,6 +12,7 @@ import os
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import pyarrow as pa
@@ -50,6 +51,49 @@ def replay(directory: Path, *, tails: Sequence[int]) -> list[Figure]:
             )
         )
     return figures
+
+
+def opening(directory: Path, *, commits: int, tables: int, rounds: int) -> list[Figure]:
+    """Open databases whose commits a checkpoint holds: what they cost besides an empty one."""
+    empty = _median_opening(directory / "empty", 0, 1, rounds)
+    figures = [Figure(name="empty database", value=empty, unit="ms")]
+    for name, count, many in (
+        (f"{commits:,} commits", commits, 1),
+        (f"{10 * commits:,} commits", 10 * commits, 1),
+        (f"{commits:,} commits, {tables} tables", commits, tables),
+    ):
+        took = _median_opening(directory / name, count, many, rounds)
+        figures.append(
+            Figure(
+                name=f"{name} and a checkpoint",
+                value=took,
+                unit="ms",
+                limit=2 * empty if many == 1 and count == commits else None,
+                note=f"{took / empty:.2f}x an empty one",
+            )
+        )
+    return figures
+
+
+def _median_opening(place: Path, commits: int, tables: int, rounds: int) -> float:
+    """Milliseconds that an opening takes."""
+    place.mkdir()
+    with ours.create(place, "async") as db:
+        names = [data.TABLE, *(f"table{number}" for number in range(1, tables))]
+        for name in names[1:]:
+            db.create_table(name, ours.DEFINITION, primary_key="id")
+        for number, row in enumerate(data.dicts(0, commits)):
+            with db.begin() as txn:
+                txn.insert(names[number % tables], row)
+        if commits:
+            db.checkpoint()
+    times = []
+    for _ in range(rounds):
+        started = perf_counter()
+        db = hc.open(place / "ours")
+        times.append(perf_counter() - started)
+        db.close()
+    return median(times) * 1000
 
 
 def _write_and_vanish(place: Path, commits: int) -> None:
@@ -114,14 +158,15 @@ def _resident_growth(place: Path, rows: int) -> float | None:
         # The first batch warms the allocators, so that only what stays is counted.
         ours.load(db, 0, 50_000)
         gc.collect()
-        before = _resident_bytes()
+        before = resident_bytes()
         ours.load(db, 50_000, rows)
         gc.collect()
-        after = _resident_bytes()
+        after = resident_bytes()
     return None if before is None or after is None else (after - before) / rows
 
 
-def _resident_bytes() -> int | None:
+def resident_bytes() -> int | None:
+    """Memory of this process; None where the system does not tell."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:

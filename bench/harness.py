@@ -2,8 +2,9 @@
 
     case --start--> ours | peer | others      one worker process each, in sibling directories
          --round 0--> ours, peer, others      one after the other, never at once
-         --round 1--> ours, peer, others
-         ...                                  --> median, range, ratio of neighbours
+         --round 1--> others, peer, ours      there and back: nobody always runs behind the
+         ...                                  same neighbour's dirty pages
+                                              --> median, range, ratio of neighbours
 
 Processes, because garbage collection walks the whole heap: in one process each side would pay for
 the other's rows. Turns, because disks and clouds drift: a ratio is taken between two runs that are
@@ -143,7 +144,7 @@ def run_case(case: Case, directory: Path, *, peers_only: bool = False) -> Result
         for number, side in enumerate(sides):
             workers[side.name] = Worker(side, directory / f"{case.name}-{number}")
         for number in range(case.warm_rounds + case.rounds):
-            for side in sides:
+            for side in reversed(sides) if number % 2 else sides:
                 if side.name in errors:
                     continue
                 try:

@@ -1,4 +1,4 @@
-"""The demo: a bank that works, is queried, raced, killed and repaired, in under a minute.
+"""The demo: a bank that works, is queried, raced, killed, repaired and drawn, in about a minute.
 
     python examples/demo.py [--seconds N] [--threads N] [--plain] [--keep] [--dir DIRECTORY]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 # On the disk that holds the project: a system's temporary directory may be memory, where a durable
 # commit costs nothing and proves nothing.
 BUILD = Path(__file__).resolve().parent.parent / "build"
-SECONDS = 30.0
+SECONDS = 36.0
 THREADS = 8
 
 

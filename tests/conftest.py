@@ -57,6 +57,7 @@ def tiny() -> Any:
         log_file_bytes=8192,
         log_file_bytes_first=4096,
         sequence_block=16,
+        background=False,
     )
 
 

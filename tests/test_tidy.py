@@ -52,7 +52,16 @@ ROOMS = (
 )
 # Top-level modules that wire rooms together. All other top-level modules are common ground: every
 # room may import them, and they import no room.
-FRONT = {"__init__", "__main__", "check", "database", "opening", "table"}
+FRONT = {
+    "__init__",
+    "__main__",
+    "check",
+    "database",
+    "health",
+    "maintenance",
+    "opening",
+    "table",
+}
 
 # Time and chance come from clock.py alone, or a crash could not be replayed from its seed.
 CHANCE_MODULES = {"time", "random", "uuid", "secrets"}

@@ -4,7 +4,8 @@
     writers.py   threads that do one thing over and over, counted
     screen.py    a live terminal, or plain lines
     report.py    what was shown, with figures
-    story.py     the four chapters: live.py, race.py (peer.py), crash.py (child.py), undo.py
+    story.py     the five chapters: live.py, race.py (peer.py), crash.py (child.py), undo.py,
+                 settle.py (orders.py, chart.py)
 
 Start with tables.py, then live.py.
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.syntax import Syntax
+from rich.text import Text
 
 from bank.screen import Screen, grid
 
@@ -56,6 +57,10 @@ class Report:
     speeds: list[Speed] = field(default_factory=list)
     measured: str = ""
     """How the speeds were measured."""
+    picture: str = ""
+    """The table of chapter 5, drawn in letters."""
+    picture_path: Path | None = None
+    """The same as a picture."""
 
     def found(self, held: bool | None, claim: str, figures: str) -> None:
         self.findings.append(Finding(held=held, claim=claim, figures=figures))
@@ -76,6 +81,12 @@ class Report:
         if self.measured:
             screen.put()
             screen.aside(self.measured)
+        if self.picture_path is not None:
+            screen.put()
+            screen.put("[bold]The orders of chapter 5, object by object[/]")
+            screen.put(Text(self.picture, style="" if screen.plain else "cyan"))
+            screen.put()
+            screen.put(f"The same as a picture: {self.picture_path}")
 
     def _finding_cells(self, screen: Screen) -> list[list[str]]:
         return [

@@ -1,13 +1,15 @@
-"""The story: four chapters in a directory of its own, and the report.
+"""The story: five chapters in a directory of its own, and the report.
 
     1 live     transfers by several threads while SQL audits them
     2 race     the same transfers on Halocline and on SQLite
     3 crash    kill -9 in the middle of commits, recovery, nothing lost
     4 undo     a bad DELETE, put right with at=
+    5 settle   rows move into objects, are tidied up, and are drawn
     report     what was shown, with figures
 
-The bank of chapter 1 lives on in chapters 3 and 4. A chapter that is asked to stop ends with what
-it has, and no further one begins. However the story ends, its directory goes with it.
+The bank of chapter 1 lives on in chapters 3 and 4; chapter 5 has a shop of its own. A chapter that
+is asked to stop ends with what it has, and no further one begins. However the story ends, its
+directory goes with it; the picture of chapter 5 stays where that was.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from pathlib import Path
 from time import perf_counter
 
 import halocline as hc
-from bank import crash, live, race, undo
+from bank import crash, live, race, settle, undo
 from bank.report import Report, show_place
 from bank.screen import Screen
 
-LIVE_SHARE, RACE_SHARE, CRASH_SHARE = 0.42, 0.48, 0.10
+LIVE_SHARE, RACE_SHARE, CRASH_SHARE, SETTLE_SHARE = 0.35, 0.40, 0.08, 0.17
+PICTURE = "demo.svg"
 KILLS, KILLS_SHORT = 3, 1
 SHORT_SECONDS = 10.0
 # The code of a program that a signal has ended, as shells count it.
@@ -100,6 +103,14 @@ def _chapters(
             screen, report, bank, threads=threads, seconds=seconds * CRASH_SHARE, kills=kills
         ),
         lambda: undo.run(screen, report, bank),
+        lambda: settle.run(
+            screen,
+            report,
+            place / "shop",
+            _short(settings.home / PICTURE),
+            threads=threads,
+            seconds=seconds * SETTLE_SHARE,
+        ),
     )
 
 

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
 
 from halocline.batches import EXACT, column_values
+from halocline.compiled import code_of
 from halocline.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
 from halocline.values import decimal_unit
 
@@ -32,11 +34,17 @@ Flags = tuple[bool, bool]
 """Of one column: it has nulls; its bitmaps start inside a byte."""
 
 PATTERNS_MAX: Final = 64
+CUT_MAX: Final = 256
+"""Texts and bytes shorter than this are cut out by `struct`."""
 _CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 _FLOATS: Final = {32: "f", 64: "d"}
 _DELTA: Final = np.dtype("m8[us]")
 _MOMENT: Final = np.dtype("M8[us]")
+# `struct` cuts bytes out of a buffer in 0.18 us; a slice of a memoryview is an object on its way
+# and takes 0.24 us, in cold memory 0.4.
+_CUTS: Final = [Struct(f"{size:d}s").unpack_from for size in range(CUT_MAX)]
 _BUILTINS: Final[dict[str, Any]] = {
+    "cut": _CUTS,
     "multiply": EXACT.multiply,
     "fromordinal": dt.date.fromordinal,
     "epoch": EPOCH,
@@ -88,7 +96,7 @@ class Cells:
             "    return reader",
         ]
         space = dict(self._space)
-        exec(compile("\n".join(source), "<halocline cells>", "exec"), space)
+        exec(code_of("\n".join(source), "cells"), space)
         maker: Callable[..., Reader] = space["make"]
         return maker
 
@@ -110,8 +118,8 @@ def _expression(type: Any, at: int) -> str:
         "bool": "BIT == 1",
         "int": f"a{at}[i]",
         "float": f"a{at}[i]",
-        "string": f"str(a{at}[b{at}[i]:b{at}[i + 1]], 'utf-8')",
-        "binary": f"a{at}[b{at}[i]:b{at}[i + 1]].tobytes()",
+        "string": _text(at, "cut[n](a{at}, o)[0].decode()", "str(a{at}[o : o + n], 'utf-8')"),
+        "binary": _text(at, "cut[n](a{at}, o)[0]", "a{at}[o : o + n].tobytes()"),
         "date": f"fromordinal(a{at}[i] + {EPOCH_ORDINAL:d})",
         # numpy makes datetime and timedelta of an int64 in 0.13 us; Python alone takes 0.43 us.
         "time": f"(epoch + a{at}(i)).time()",
@@ -120,6 +128,12 @@ def _expression(type: Any, at: int) -> str:
         "list": f"a{at}(i)",
         "struct": f"a{at}(i)",
     }[family]
+
+
+def _text(at: int, short: str, long: str) -> str:
+    """`o` and `n`: where the value begins and how long it is."""
+    test = f"(n := b{at}[i + 1] - (o := b{at}[i])) < {CUT_MAX:d}"
+    return f"({short.format(at=at)} if {test} else {long.format(at=at)})"
 
 
 def _is_decimal(type: Any) -> bool:

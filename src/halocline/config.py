@@ -52,6 +52,25 @@ class Options:
     """Most rows in an object."""
     row_group_rows: int = 122_880
     """Most rows in a Parquet row group."""
+    object_rows_min: int = 262_144
+    """Inserts or deletes of one table in one transaction above this many rows become objects
+    before the commit."""
+    move_rows: int = 1_048_576
+    """Rows of a table in L0 that make the mover write an object."""
+    move_bytes: int = 128 * MIB
+    """Bytes of a table in L0 that do so."""
+    move_age_s: int = 60
+    """Age of the oldest row in L0, in seconds, that does so."""
+    move_tombstones: int = 262_144
+    """Tombstones of a table in memory that make the mover flush them."""
+    compact_depth: int = 4
+    """More objects than this over one key are merged."""
+    compact_local_bytes: int = 1024 * MIB
+    """The largest group of objects that `compact` rewrites in this process."""
+    checkpoint_log_bytes: int = 64 * MIB
+    """Bytes of log since the last checkpoint that make the next one."""
+    background: bool = True
+    """Move, checkpoint and collect in a thread of the owner; tests that count steps say no."""
     async_sync_ms: int = 50
     """With durability="async": how often the log is synced."""
     log_buffer_bytes: int = 16 * MIB
@@ -70,6 +89,10 @@ class Options:
             value = getattr(self, field.name)
             if field.name == "token_retention":
                 parse_duration(value)
+                continue
+            if field.name == "background":
+                if type(value) is not bool:
+                    raise UsageError(f"option background is True or False, not {value!r}")
                 continue
             lowest = 0 if field.name in ("sql_threads", "bulk_rows") else 1
             if type(value) is not int or value < lowest:

@@ -19,7 +19,7 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -57,6 +57,35 @@ def refuse_spark(data: Any) -> None:
 def exports_arrow(data: Any) -> bool:
     """Does it speak the Arrow C data interface (or is it pyarrow's own)?"""
     return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+def is_stream(data: Any) -> bool:
+    """Does it hand out batches one after the other, without holding all of them?"""
+    if isinstance(data, (pa.Table, pa.RecordBatch)) or not hasattr(data, "__arrow_c_stream__"):
+        return False
+    return not _comes_from("pandas", data) and not _comes_from("polars", data)
+
+
+def stream(data: Any) -> tuple[Any, Iterator[Any]]:
+    """The pa.Schema and the batches of a stream; they are not validated yet."""
+    name = type(data).__name__
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"{name} cannot be read as a table: {error}") from error
+    return reader.schema, _batches(reader, name)
+
+
+def _batches(reader: Any, name: str) -> Iterator[Any]:
+    with reader:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise SchemaError(f"{name} cannot be read as a table: {error}") from error
+            yield batch
 
 
 def is_rows(data: Any) -> bool:

@@ -16,23 +16,32 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from halocline.check import check_engine
-from halocline.checkpoint import collect_garbage
+from halocline.checkpoint import Pins
+from halocline.checkpoint.snapshots import find_snapshot
 from halocline.clock import Clock, SystemClock
+from halocline.compaction import Gatherer
 from halocline.config import MIB, Durability, Options, parse_duration, parse_size
 from halocline.errors import (
     ConflictError,
-    CorruptionError,
-    NotFoundError,
     SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
-from halocline.log import read_log
-from halocline.opening import Reader, local_files, lock_for_writing, readable, start_owner
+from halocline.maintenance import Maintenance
+from halocline.objects import Shelf
+from halocline.opening import (
+    Reader,
+    local_files,
+    lock_for_writing,
+    readable,
+    reader_pins,
+    shelf_for,
+    spill_folder,
+    start_owner,
+)
 from halocline.read import Duck, read_changes
 from halocline.rows.tokens import check_token
-from halocline.store import Files, Lock
+from halocline.store import Files, Lock, Objects
 from halocline.table import Table
 from halocline.txn import Core, Transaction
 
@@ -71,7 +80,7 @@ def open(
     )
 
 
-class Database:
+class Database(Maintenance):
     """An open database. Make one with `halocline.open`."""
 
     def __init__(
@@ -85,6 +94,7 @@ class Database:
         memory: str | int = "1GB",
         options: Options | None = None,
         clock: Clock | None = None,
+        objects: Objects | None = None,
     ) -> None:
         if durability not in ("sync", "async"):
             raise UsageError(f"durability must be 'sync' or 'async', not {durability!r}")
@@ -97,29 +107,43 @@ class Database:
         self.read_only = read_only
         self._files = files
         self._clock = clock or SystemClock()
-        self._retention_us = int(parse_duration(retention) * 1e6)
+        retention_us = int(parse_duration(retention) * 1e6)
         options = options or Options()
-        duck = Duck(memory_bytes=memory_bytes, threads=options.sql_threads)
+        shelf = shelf_for(files, objects, memory_bytes)
+        spill = "" if read_only else spill_folder(files)
+        duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill)
         self._reader: Reader | None = None
         self._lock: Lock | None = None
+        self._gatherer = Gatherer()
         with readable(path):
             if read_only:
-                self._reader = Reader(files, options, self._clock)
-                self._core = Core(self._reader.engine, None, duck, self._clock)
+                self._follow(options, duck, shelf)
             else:
-                self._own(options, durability, duck)
+                self._own(options, durability, duck, shelf)
+                self._maintain(memory_bytes // 4, retention_us)
         _OPEN.add(self)
 
-    def _own(self, options: Options, durability: Durability, duck: Duck) -> None:
+    def _follow(self, options: Options, duck: Duck, shelf: Shelf) -> None:
+        """Become one of many readers."""
+        pins = reader_pins(self._files, self._clock)
+        try:
+            self._reader = Reader(self._files, options, self._clock, shelf, pins)
+        except BaseException:
+            pins.close()
+            raise
+        self._core = Core(self._reader.engine, None, duck, self._clock, pins)
+
+    def _own(self, options: Options, durability: Durability, duck: Duck, shelf: Shelf) -> None:
         """Become the one writer."""
         self._lock = lock_for_writing(self._files, self.path, self._clock)
         try:
-            engine, log, committer = start_owner(self._files, options, self._clock, durability)
+            started = start_owner(self._files, options, self._clock, durability, shelf)
         except BaseException:
             self._lock.release()
             raise
-        self._log = log
-        self._core = Core(engine, committer, duck, self._clock)
+        committer, self._checkpoints = started
+        self._log = committer.log
+        self._core = Core(committer.engine, committer, duck, self._clock)
 
     def __repr__(self) -> str:
         return f"<Database {self.path}{' (closed)' if self._core.closed else ''}>"
@@ -238,16 +262,18 @@ class Database:
         """Run a SELECT in a short transaction of its own."""
         if engine != "local":
             raise UsageError(f"engine must be 'local' in this version, not {engine!r}")
-        with self.begin(at=at) as txn:
+        with self._begin_reading(at) as txn:
             return txn.sql(text, params, stream=stream)
 
     def changes(self, table: str, since: At, until: At | None = None) -> pa.Table:
         """Row changes in (since, until], in commit order, with `_change` and `_commit_ts`."""
-        start = self._resolve(since, clamp=False)
+        start = self._resolve(since)
         with self.begin(at=until) as txn:
-            self._core.pins[-id(txn)] = start
+            pin = -id(txn) - 1  # next to the transaction's own
+            self._core.pins[pin] = start
             try:
                 state = txn.changes_of(table).state
+                self._refresh()
                 self._check_floor(start)
                 before = self._core.catalog.table(table, start)
                 if before is not None and before.id != state.table_id:
@@ -257,48 +283,23 @@ class Database:
                     )
                 return read_changes(state, start, txn.snapshot)
             finally:
-                del self._core.pins[-id(txn)]
-
-    # Maintenance.
-
-    @property
-    def visible_ts(self) -> int:
-        """The newest timestamp a transaction that begins now sees."""
-        return self._log.visible_ts if self._reader is None else self._reader.visible_ts
-
-    @property
-    def floor(self) -> int:
-        """The oldest timestamp that can still be read."""
-        return self._core.engine.floor
-
-    def gc(self) -> dict[str, int]:
-        """Raise the floor as far as retention and open transactions allow; free what is below."""
-        self._core.check_open()
-        return collect_garbage(self._core, self._retention_us, self.visible_ts)
-
-    def check(self) -> list[str]:
-        """Verify the database; returns every problem found, none when all is well."""
-        self._core.check_open()
-        problems = check_engine(self._core.engine)
-        try:
-            with readable(self.path):
-                for _ in read_log(self._files, self._core.options).entries():
-                    pass
-        except CorruptionError as error:
-            problems.append(str(error))
-        return problems
+                del self._core.pins[pin]
 
     def wall_of(self, ts: int) -> datetime:
-        """The wall clock of a commit."""
+        """The wall clock of a commit, or of the last one before a timestamp."""
+        self._core.check_open()
+        if type(ts) is not int or not 0 <= ts <= self.visible_ts:
+            raise UsageError(f"{ts!r} is not a timestamp that has happened")
         return EPOCH_START + timedelta(microseconds=self._core.engine.times.wall_of(ts))
 
     def close(self) -> None:
         """Finish what is in flight and let go of the directory. Closing twice is fine."""
         if self._core.closed:
             return
-        self._core.closed = f"the database {self.path} is closed"
+        self._core.close(f"the database {self.path} is closed")
         _OPEN.discard(self)
         try:
+            self._rest()
             if self._reader is None:
                 committer = self._core.committer
                 assert committer is not None
@@ -309,6 +310,8 @@ class Database:
                     self._log.close()
         finally:
             self._core.duck.close()
+            if isinstance(self._core.pins, Pins):
+                self._core.pins.close()
             if self._lock is not None:
                 self._lock.release()
 
@@ -317,32 +320,34 @@ class Database:
     def _begin_writing(self) -> Transaction:
         core, log = self._core, self._log
         txn = Transaction(core, log.visible_ts)
-        while txn.snapshot < core.engine.floor:
-            # GC raised the floor before it could see our pin: take a newer snapshot.
+        while txn.snapshot < core.write_floor or txn.snapshot < core.engine.floor:
+            # Trim or GC went on before it could see our pin: take a newer snapshot.
             txn.snapshot = core.pins[id(txn)] = log.visible_ts
         return txn
 
-    def _begin_reading(self, at: At | None) -> Transaction:
-        if self._reader is not None:
-            with readable(self.path):
-                self._reader.refresh(self._core.pins.values())
-        snapshot = self.visible_ts if at is None else self._resolve(at, clamp=True)
-        txn = Transaction(self._core, snapshot, read_only=True)
-        # The pin is published, now look at the floor: GC looks in the other order.
-        try:
-            self._check_floor(snapshot)
-        except SnapshotExpiredError:
-            txn.rollback()
-            raise
-        return txn
+    def _begin_reading(self, at: At | None = None) -> Transaction:
+        self._core.check_open()
+        self._refresh()
+        while True:
+            snapshot = self.visible_ts if at is None else self._resolve(at)
+            txn = Transaction(self._core, snapshot, read_only=True)
+            # The pin is published, now look at the floor: GC looks in the other order.
+            try:
+                self._refresh()
+                self._check_floor(snapshot)
+                return txn
+            except BaseException as error:
+                txn.rollback()
+                if at is not None or not isinstance(error, SnapshotExpiredError):
+                    raise
 
-    def _resolve(self, at: At, *, clamp: bool) -> int:
+    def _resolve(self, at: At) -> int:
         """A point in time -> a timestamp that has happened."""
         self._core.check_open()
         if isinstance(at, bool) or not isinstance(at, (int, datetime, str)):
             raise UsageError(f"at= takes a timestamp, a datetime or a snapshot's name, not {at!r}")
         if isinstance(at, str):
-            raise NotFoundError("snapshot", at)
+            return find_snapshot(self._core.engine, at).ts
         if isinstance(at, datetime):
             if at.tzinfo is None:
                 raise UsageError(
@@ -370,7 +375,9 @@ class Database:
 
     def _forked(self) -> None:
         """In a forked child: the parent keeps the database, this handle is dead."""
-        self._core.closed = "a forked child cannot use its parent's database: open it there"
+        self._core.close("a forked child cannot use its parent's database: open it there")
+        if isinstance(self._core.pins, Pins):
+            self._core.pins.abandon()
         if self._lock is not None:
             self._lock.abandon()
             self._lock = None

@@ -2,6 +2,8 @@
 
 Owner      holds the lock, recovers, starts an epoch, commits
 Follower   read-only: folds what the owner has published, or what a closed database left
+
+Both begin with the newest checkpoint and fold the log behind it (checkpoint/restore.py).
 """
 
 from __future__ import annotations
@@ -10,24 +12,54 @@ import json
 import os
 import re
 import socket
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock as ThreadLock
 
+from halocline.checkpoint import Checkpoints, PinFile, Pins
+from halocline.checkpoint.pointer import POINTER_PATH
+from halocline.checkpoint.restore import join, restore
 from halocline.clock import Clock
 from halocline.config import Durability, Options
-from halocline.errors import NotFoundError, UnavailableError, UsageError
-from halocline.log import Follower, Log, LogGone, read_log, recover, transactions
+from halocline.errors import (
+    HaloclineError,
+    NotFoundError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
+from halocline.ids import NEVER
+from halocline.log import (
+    Follower,
+    Log,
+    LogGone,
+    Place,
+    Recovery,
+    read_log,
+    recover,
+    transactions,
+)
 from halocline.log.replay import Parts
+from halocline.objects import Shelf
 from halocline.rows import EngineState
 from halocline.rows.tidy import tidy
-from halocline.rows.undo import collect
-from halocline.store import Files, LocalFiles, Lock, LockedError
+from halocline.rows.trim import may_trim, trim
+from halocline.rows.undo import collect, forget_objects
+from halocline.store import (
+    Files,
+    LocalFiles,
+    Lock,
+    LockedError,
+    MemoryObjects,
+    Objects,
+    PyarrowObjects,
+)
 from halocline.txn import Committer
 
-LOG_FILE = re.compile(r"\d{8}\.log")
+LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
+EXPLAIN_S = 0.1
 KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "objects"})
 
 
@@ -44,6 +76,23 @@ def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
     if read_only and not is_ours:
         raise NotFoundError("database", str(root))
     return LocalFiles(root)
+
+
+def shelf_for(files: Files, objects: Objects | None, memory_bytes: int) -> Shelf:
+    """The object store of a database: beside its log, unless the caller brings another."""
+    # A store that crashes on demand has objects of its own, in the same sequence of operations.
+    objects = objects or getattr(files, "objects", None)
+    if objects is not None:
+        return Shelf(objects, memory_bytes=memory_bytes)
+    if isinstance(files, LocalFiles):
+        folder = str(Path(files.root, "objects"))
+        return Shelf(PyarrowObjects.open(folder), memory_bytes=memory_bytes, root=folder)
+    return Shelf(MemoryObjects(), memory_bytes=memory_bytes)
+
+
+def spill_folder(files: Files) -> str:
+    """Where queries may put what outgrows memory; empty when the database is not on a disk."""
+    return str(Path(files.root, "spill")) if isinstance(files, LocalFiles) else ""
 
 
 def _root(path: str | os.PathLike[str]) -> Path:
@@ -68,24 +117,38 @@ def lock_for_writing(files: Files, path: str, clock: Clock) -> Lock:
 
 
 def start_owner(
-    files: Files, options: Options, clock: Clock, durability: Durability
-) -> tuple[EngineState, Log, Committer]:
+    files: Files, options: Options, clock: Clock, durability: Durability, shelf: Shelf
+) -> tuple[Committer, Checkpoints]:
     """Recover, then start a new epoch. Caller holds the lock."""
-    recovery = recover(files, options=options, clock=clock)
-    engine = EngineState(options)
-    for record in transactions(recovery.entries()):
-        engine.fold_record(record)
+
+    def find_log(start: Place | None) -> Recovery:
+        return recover(files, options=options, clock=clock, start=start)
+
+    replay, recovery, places = restore(files, options, shelf, find_log)
+    engine = replay.engine
     tidy_all(engine)
     log = Log.start(files, recovery, options=options, clock=clock, durability=durability)
     try:
+        log.places.learn(places, engine.last_ts)
         log.set_visible(engine.last_ts)
         engine.skip_rowids(engine.rowid_ceiling)
         committer = Committer(engine, log, clock)
         committer.open_epoch()
+        checkpoints = Checkpoints(committer, files)
+        if replay.root is not None:
+            checkpoints.adopt(replay.root, replay.key, replay.tiers)
     except BaseException:
         log.close()
         raise
-    return engine, log, committer
+    return committer, checkpoints
+
+
+def reader_pins(files: Files, clock: Clock) -> Pins:
+    """Pins that the owner can see; of a directory that we may not write to, pins of our own."""
+    try:
+        return Pins(PinFile(files, clock, os.getpid()))
+    except OSError:
+        return Pins(None)
 
 
 @contextmanager
@@ -103,58 +166,107 @@ class Reader:
     While an owner is at work, only what it has published counts: what lies behind that may still
     be lost. A log that nobody owns counts up to its last valid entry, as it will for its next
     owner.
+
+    It begins with the newest checkpoint. One that looks so seldom that the owner has deleted the
+    log it wanted next begins again with the newest: `engine` is then another one, and transactions
+    that are open keep the old.
     """
 
-    def __init__(self, files: Files, options: Options, clock: Clock) -> None:
+    def __init__(
+        self, files: Files, options: Options, clock: Clock, shelf: Shelf, pins: Pins
+    ) -> None:
         self._files = files
+        self._pins = pins
         self._options = options
+        self._clock = clock
+        self._shelf = shelf
         self._lock = ThreadLock()
         self._parts: Parts = {}
         """Parts of transactions whose last entry has not arrived yet."""
-        self.engine = EngineState(options)
-        self._follower = self._begin(clock)
+        self._freed: tuple[EngineState, int] | None = None
+        """The state, and its floor, that expired things were last taken out of."""
+        shelf.reader.vanished = self._explain
+        self.engine, self._follower = self._begin()
         self.refresh()
 
-    def _begin(self, clock: Clock) -> Follower:
-        for _ in range(OWNER_STARTS_TRIES):
-            if not self._files.is_locked("LOCK"):
-                recovery = read_log(self._files, self._options)
-                for record in transactions(recovery.entries()):
-                    self.engine.fold_record(record)
-                return Follower(self._files, self._options, after=recovery)
-            follower = Follower(self._files, self._options)
-            if follower.is_published():
-                return follower
-            clock.sleep(0.01)
+    def _begin(self) -> tuple[EngineState, Follower]:
+        files, options = self._files, self._options
+
+        def find_log(start: Place | None) -> Recovery:
+            return read_log(files, options, start)
+
+        with self._pins.everything():
+            for _ in range(OWNER_STARTS_TRIES):
+                if not files.is_locked("LOCK"):
+                    restored = restore(files, options, self._shelf, find_log)
+                    return restored.engine, Follower(files, options, after=restored.recovery)
+                if Follower(files, options).is_published():
+                    joined = join(files, options, self._shelf, self._parts)
+                    if joined is not None:
+                        return joined
+                self._clock.sleep(0.01)
         raise UnavailableError("the database is just being opened by another process: try again")
 
     @property
     def visible_ts(self) -> int:
         return self.engine.last_ts
 
-    def refresh(self, pins: Collection[int] = ()) -> None:
-        """Fold everything that became durable since the last look; free what has expired."""
+    def refresh(self) -> list[int]:
+        """Fold everything that became durable since the last look; free what has expired.
+
+        Returns the ids of tables that were forgotten.
+        """
         with self._lock:
-            floor = self.engine.floor
             try:
                 for record in transactions(self._follower.poll(), self._parts):
                     self.engine.fold_record(record)
             except LogGone:
-                raise UnavailableError(
-                    "the log has moved on beyond this reader: open the database again"
-                ) from None
+                self._follower.close()
+                self.engine, self._follower = self._begin()
             tidy_all(self.engine)
-            if self.engine.floor > floor:
-                bound = min([self.engine.floor, *list(pins)])
-                for state in list(self.engine.tables.values()):
-                    collect(state, bound, ThreadLock())
+            if self._freed == (self.engine, self.engine.floor):
+                return []
+            self._freed = (self.engine, self.engine.floor)
+            return self._free()
+
+    def _free(self) -> list[int]:
+        """What GC does for the owner, in memory only. The floor is known, now look at the pins."""
+        engine, nobody = self.engine, ThreadLock()
+        engine.bound = bound = min([engine.floor, *list(self._pins.values())])
+        for state in list(engine.tables.values()):
+            collect(state, bound, nobody)
+            for entry in forget_objects(state, bound, nobody):
+                if entry.file is not None:
+                    engine.shelf.reader.forget(entry.file)
+        gone: list[int] = [entry.id for entry in engine.catalog.compact(bound)]
+        for table_id in gone:
+            engine.tables.pop(table_id, None)
+        return gone
+
+    def _explain(self, key: str) -> None:
+        """A file is missing: SnapshotExpiredError if the owner was right to delete it.
+
+        That happens to a reader that could not publish its pins, and to no other.
+        """
+        if self._lock.acquire(timeout=EXPLAIN_S):  # or another thread is about to find out
+            self._lock.release()
+            with suppress(HaloclineError, OSError):
+                self.refresh()
+        oldest = min(list(self._pins.values()), default=NEVER)
+        if oldest < self.engine.floor:
+            raise SnapshotExpiredError(oldest, self.engine.floor)
 
 
 def tidy_all(engine: EngineState) -> None:
-    """Freeze and merge what a replay has left. Only the caller changes the tables meanwhile."""
+    """Freeze, merge and trim what a replay has left. Only the caller changes the tables meanwhile.
+
+    Nobody has begun to write, so what has moved is needed in memory by no commit.
+    """
     for state in engine.tables.values():
         if state.owes:
             tidy(state, ThreadLock())
+        if may_trim(state, engine.last_ts):
+            trim(state, engine.last_ts, ThreadLock())
 
 
 def _describe(holder: bytes) -> str:

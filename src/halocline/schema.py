@@ -140,12 +140,12 @@ class Schema:
         if type(values) is not dict and not isinstance(values, Mapping):
             raise SchemaError(f"values by column name are wanted, not {type(values).__name__}")
         checks, exact = self._fast_checks, self._names.exact
-        if not exact.keys() >= values.keys():
-            placed = self._names.by_position(values)
-            return {at: checks[at](value) for at, value in placed.items()}
         checked = {}
         for name, value in values.items():
-            at = exact[name]
+            at = exact.get(name)
+            if at is None:  # another spelling, or no column at all
+                placed = self._names.by_position(values)
+                return {at: checks[at](value) for at, value in placed.items()}
             checked[at] = checks[at](value)
         return checked
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from halocline.read import count_rows, read_changes
+from halocline.errors import SnapshotExpiredError
+from halocline.read.changes import AFTER, DELETE, INSERT, read_events
+from halocline.txn import query
 
 if TYPE_CHECKING:
     from halocline.database import Database
+    from halocline.txn import Transaction
 
 
 class Table:
@@ -19,7 +22,7 @@ class Table:
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        with database.begin() as txn:
+        with database._begin_reading() as txn:
             self.name = txn.changes_of(name).entry.name
 
     def __repr__(self) -> str:
@@ -28,47 +31,49 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         """Columns and types as an Arrow schema."""
-        with self._database.begin() as txn:
+        with self._database._begin_reading() as txn:
             return txn.changes_of(self.name).schema.arrow
 
     @property
     def primary_key(self) -> tuple[str, ...]:
         """Names of the key columns; empty when the table has none."""
-        with self._database.begin() as txn:
+        with self._database._begin_reading() as txn:
             return txn.changes_of(self.name).schema.primary_key
 
     def count(self, at: int | datetime | str | None = None) -> int:
         """Number of rows, now or at a point in time."""
-        with self._database.begin(at=at) as txn:
-            return count_rows(txn.changes_of(self.name).state, txn.snapshot)
+        with self._database._begin_reading(at) as txn:
+            return query.count(self._database._core, txn, txn.changes_of(self.name))
 
     def to_arrow(self, at: int | datetime | str | None = None) -> pa.Table:
         """All rows, now or at a point in time."""
-        with self._database.begin(at=at) as txn:
+        with self._database._begin_reading(at) as txn:
             result = txn.scan(self.name)
             assert isinstance(result, pa.Table)
             return result
 
     def files(self, at: int | datetime | str | None = None) -> list[str]:
-        """Objects that stand for the table at a snapshot; rows in memory are in none."""
-        with self._database.begin(at=at) as txn:
-            txn.changes_of(self.name)
-        return []
+        """Paths of the data objects that stand for the table at a snapshot.
+
+        They also hold rows that have ended, and lack those that are still in memory.
+        """
+        with self._database._begin_reading(at) as txn:
+            state = txn.changes_of(self.name).state
+            data, _ = state.shape.tier.at(txn.snapshot)
+            files = [entry.file for entry in data if entry.file is not None]
+            return [state.shelf.path_of(file) or file.key for file in files]
 
     def history(self) -> pa.Table:
         """Every commit that touched the table: commit_ts, wall clock, rows changed by kind."""
         database = self._database
-        with database.begin() as txn:
+        with self._oldest() as past, database.begin() as txn:
             state = txn.changes_of(self.name).state
-            events = read_changes(state, database.floor, txn.snapshot)
-        stamps = events.column("_commit_ts").to_numpy()
-        kinds = events.column("_change").to_pylist()
-        commits = np.unique(stamps)
-        counts = {name: np.zeros(len(commits), dtype=np.int64) for name in _COLUMN_OF.values()}
-        places = np.searchsorted(commits, stamps)
-        kind_array = np.array([_COLUMN_OF.get(kind, "") for kind in kinds], dtype=object)
-        for name, column in counts.items():
-            np.add.at(column, places[kind_array == name], 1)
+            events = read_events(state, past.snapshot, txn.snapshot)
+        commits, places = np.unique(events.stamps, return_inverse=True)
+        counts = {
+            name: np.bincount(places[events.kinds == kind], minlength=len(commits))
+            for kind, name in _COLUMN_OF.items()
+        }
         walls = [database.wall_of(int(ts)) for ts in commits]
         columns: dict[str, Any] = {
             "commit_ts": pa.array(commits, pa.int64()),
@@ -77,9 +82,18 @@ class Table:
         }
         return pa.table(columns)
 
+    def _oldest(self) -> Transaction:
+        """The oldest snapshot that can still be read, held open."""
+        while True:
+            try:
+                return self._database.begin(at=self._database.floor)
+            except SnapshotExpiredError:  # the floor has risen meanwhile
+                continue
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Lets pandas, Polars, DuckDB and pyarrow read the table directly."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
+        with self._database._begin_reading() as txn:
+            return txn.scan(self.name, stream=True).__arrow_c_stream__(requested_schema)
 
 
-_COLUMN_OF = {"insert": "inserted", "update_after": "updated", "delete": "deleted"}
+_COLUMN_OF = {INSERT: "inserted", AFTER: "updated", DELETE: "deleted"}

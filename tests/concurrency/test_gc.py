@@ -18,8 +18,27 @@ import pytest
 import halocline as hc
 from tests.concurrency.threads import PATIENCE_S, Crew, beside, together
 
-TINY = hc.Options(page_rows=16, batch_rows=8, bulk_rows=8)
+TINY = hc.Options(
+    page_rows=16,
+    batch_rows=8,
+    bulk_rows=8,
+    object_rows=16,
+    row_group_rows=8,
+    object_rows_min=18,
+    background=False,
+)
 ROWS = 60
+
+
+def _shape(db: hc.Database) -> Callable[[Crew], None]:
+    """Moves rows into objects and rewrites those, without a break."""
+
+    def work(crew: Crew) -> None:
+        while crew.working():
+            db.flush("t")
+            db.compact("t")
+
+    return work
 
 
 class Collector:
@@ -140,22 +159,35 @@ def _replacer(db: hc.Database, seed: int, rounds: int) -> Callable[[], None]:
     return work
 
 
-def test_open_snapshots_keep_their_rows_while_gc_runs(db: hc.Database) -> None:
+@pytest.mark.parametrize("objects", [False, True])
+def test_open_snapshots_keep_their_rows_while_gc_runs(db: hc.Database, objects: bool) -> None:
     collector = Collector(db)
-    with beside(collector.work, _reader(db, collector, 1), _reader(db, collector, 2)):
+    others = [_shape(db)] if objects else []
+    with beside(collector.work, _reader(db, collector, 1), _reader(db, collector, 2), *others):
         together(_updater(db, 3, 300), _updater(db, 4, 300), _replacer(db, 5, 60))
     assert collector.rounds > 0
     db.gc()
     assert db.floor == db.visible_ts
+    _check_store(db)
     rows = db.table("t").to_arrow().sort_by("id").to_pylist()
     assert [row["id"] for row in rows] == list(range(ROWS))
     assert all(row["twice"] == 2 * row["n"] for row in rows)
 
 
-def test_what_gc_has_passed_is_refused_and_never_wrong(db: hc.Database) -> None:
+def _check_store(db: hc.Database) -> None:
+    """Exactly the files that the table refers to are there."""
+    db.gc()
+    tiers = [state.shape.tier for state in db._core.engine.tables.values()]
+    known = sorted(entry.key for tier in tiers for entry in tier.by_id.values())
+    assert db._core.engine.shelf.objects.list() == known
+
+
+@pytest.mark.parametrize("objects", [False, True])
+def test_what_gc_has_passed_is_refused_and_never_wrong(db: hc.Database, objects: bool) -> None:
     """Whoever asks for a moment near the floor gets the right rows or SnapshotExpiredError."""
     collector = Collector(db)
-    sums: dict[int, int] = {db.visible_ts: 0}
+    begin = db.visible_ts
+    sums: dict[int, int] = {begin: 0}
     """What `n` adds up to at each timestamp: every commit adds one."""
     found: list[tuple[int, int]] = []
     refused: list[hc.SnapshotExpiredError] = []
@@ -173,7 +205,7 @@ def test_what_gc_has_passed_is_refused_and_never_wrong(db: hc.Database) -> None:
     def traveller(crew: Crew) -> None:
         random = Random(6)
         while crew.working():
-            at = max(0, db.visible_ts - random.randrange(4))
+            at = max(begin, db.visible_ts - random.randrange(4))
             try:
                 with db.begin(at=at) as txn:
                     found.append((at, sum(row["n"] for row in _look(txn, random))))
@@ -181,7 +213,7 @@ def test_what_gc_has_passed_is_refused_and_never_wrong(db: hc.Database) -> None:
             except hc.SnapshotExpiredError as error:
                 refused.append(error)
 
-    with beside(collector.work, traveller, traveller):
+    with beside(collector.work, traveller, traveller, *([_shape(db)] if objects else [])):
         together(updater)
     assert all(error.ts < error.floor <= db.floor for error in refused)
     assert found

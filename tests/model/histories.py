@@ -62,6 +62,8 @@ SINGLE = [values for values in PARTIALS if len(values) == 1]
 FULL = [values for values in PARTIALS if "c" in values]
 WRONG: list[Row] = [{"c": None}, {"a": 1, "b": "x"}]
 """As a new row these lack what must not be null."""
+KEPT = ("first", "second")
+"""Names of snapshots."""
 BROAD = WHERES[:2]
 """Predicates that hold for many rows."""
 
@@ -154,7 +156,7 @@ class Author:
     def input(self, shape: Shape, rows: list[Row], pool: list[Row], *, free: bool) -> Input:
         """One row or several in one of three forms; `free`: mostly with keys that are not there."""
         form = self.pick(("dict", "list", "arrow"))
-        count = 1 if form == "dict" else self.pick((1, 3, 6, 2, 4, 9, 0))
+        count = 1 if form == "dict" else self.pick((1, 3, 6, 2, 4, 9, 0, 12))
         first = self.pick(self.hot) if self.chance(2) else self.place()
         stride = self.pick((1, 5, 7))
         places = [(first + i * stride) % PLACES for i in range(PLACES)]
@@ -248,6 +250,10 @@ class Author:
         name, _, _ = self.table(txn)
         self._write("delete_where", slot, name=name, where=self.where())
 
+    def truncate(self) -> None:
+        slot, txn = self.txn()
+        self._write("truncate", slot, name=self.table(txn)[0])
+
     def replace(self) -> None:
         """Delete rows, insert some of their keys again among others, and look."""
         slot, txn = self.txn()
@@ -339,11 +345,43 @@ class Author:
     def gc(self) -> None:
         self.take("gc")
 
+    def keep(self) -> None:
+        self.take("keep", name=self.pick(KEPT))
+
+    def forget(self) -> None:
+        self.take("forget", name=self.pick(KEPT))
+
+    def begin_named(self) -> None:
+        self.take("begin_at", slot=self.pick((2, 1, 0)), at=self.pick(KEPT))
+
     def turn_clock(self) -> None:
         self.take("turn_clock", seconds=self.pick((1, 3, 10, -2)))
 
     def reopen(self) -> None:
-        self.take("reopen", power_loss=self.place() if self.chance(2) else None)
+        """Now and then with another retention time."""
+        power_loss = self.place() if self.chance(2) else None
+        retention_s = self.pick((0, 3, 1000)) if self.chance(3) else None
+        self.take("reopen", power_loss=power_loss, retention_s=retention_s)
+
+    def flush(self) -> None:
+        self.take("flush", name=self._some_table())
+
+    def compact(self) -> None:
+        self.take("compact", name=self._some_table())
+
+    def _some_table(self) -> str | None:
+        return None if self.chance(2) else self.focus or self.pick(NAMES)
+
+    def checkpoint(self) -> None:
+        self.take("checkpoint")
+
+    def background(self) -> None:
+        self.take("background")
+
+    def crash_in(self) -> None:
+        work = self.pick(("flush", "compact", "checkpoint", "gc"))
+        operation = 1 + self.random.randrange(9 if work == "gc" else 24)
+        self.take("crash_in", work=work, operation=operation, seed=self.place())
 
     def follow(self) -> None:
         self.take("follow")
@@ -353,17 +391,30 @@ ENDS = "begin commit commit commit rollback"
 ROWS = "insert upsert update update_where delete delete_where replace"
 UPDATES = "update update upsert update_where"
 READS = "get get_many range scan aggregate tables"
+NAMED = "keep forget begin_named"
 BASE = "begin_at begin_at_moment use_ended create drop gc turn_clock reopen follow count changes"
+UPKEEP = "flush background compact"
 MOODS = {
-    "everything": f"{ENDS} {ROWS} {ROWS} {READS} {BASE} begin_token",
-    "rows": f"{ENDS} {ROWS} {ROWS} {READS}",
-    "updates": f"{ENDS} {UPDATES} {UPDATES} update delete get scan changes",
-    "bulk": f"{ENDS} {ROWS} insert upsert update_where scan get range gc",
-    "serializable": f"{ENDS} begin insert upsert update delete create drop {READS}",
-    "tokens": "begin begin_token begin_token commit commit commit insert upsert create reopen",
-    "ddl": f"{ENDS} create create create drop drop insert update tables get scan gc changes",
-    "past": f"{ROWS} commit begin_at begin_at_moment turn_clock gc gc count changes scan",
-    "restarts": f"{ENDS} {ROWS} create drop gc reopen follow follow changes use_ended",
+    "everything": f"{ENDS} {ROWS} {ROWS} truncate {READS} {BASE} {NAMED} {UPKEEP} begin_token"
+    " checkpoint crash_in",
+    "rows": f"{ENDS} {ROWS} {ROWS} truncate {READS} flush background",
+    "updates": f"{ENDS} {UPDATES} {UPDATES} update delete get scan changes {UPKEEP}",
+    "bulk": f"{ENDS} {ROWS} truncate insert insert upsert upsert update_where scan get range gc"
+    " compact",
+    "large": f"{ENDS} insert insert upsert update_where update_where delete_where update scan flush"
+    " compact changes",
+    "serializable": f"{ENDS} begin truncate insert upsert update delete create drop {READS} flush",
+    "tokens": "begin begin_token begin_token commit commit commit insert upsert create reopen"
+    " checkpoint",
+    "ddl": f"{ENDS} create create create drop drop insert update tables get scan gc changes"
+    " flush checkpoint",
+    "past": f"{ROWS} commit begin_at begin_at_moment turn_clock gc gc {NAMED} count changes scan"
+    f" {UPKEEP}",
+    "restarts": f"{ENDS} {ROWS} create drop gc reopen follow follow changes keep use_ended {UPKEEP}"
+    " checkpoint crash_in",
+    "upkeep": f"{ENDS} {ROWS} {ROWS} {UPKEEP} {UPKEEP} checkpoint gc turn_clock changes range get"
+    " reopen crash_in",
+    "objects": f"commit commit {ROWS} {ROWS} flush flush compact compact gc turn_clock changes get",
 }
 
 
@@ -373,8 +424,15 @@ def play(random: Random, store: Memory | Disk) -> int:
     Returns how many steps it took.
     """
     bulk_rows, retention_s = 2 + random.randrange(4), 5 * (random.randrange(4) == 3)
-    note(f"twin = Twin({type(store).__name__}(), bulk_rows={bulk_rows}, retention_s={retention_s})")
-    twin = Twin(store, bulk_rows=bulk_rows, retention_s=retention_s)
+    sizes = {
+        "bulk_rows": bulk_rows,
+        "object_rows_min": 2 + 4 * random.randrange(2),
+        "object_rows": 4 + 12 * random.randrange(2),
+        "checkpoint_log_bytes": (1 << 20) >> (8 * random.randrange(2)),
+    }
+    given = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    note(f"twin = Twin({type(store).__name__}(), {given}, retention_s={retention_s})")
+    twin = Twin(store, **sizes, retention_s=retention_s)
     try:
         author = Author(random, twin)
         _open_with_rows(author)

@@ -19,6 +19,7 @@ Commit. What others have committed since the snapshot wins:
   equal value or not; then my columns are laid over the newest version;
 - a key that I insert must not be live;
 - a table that I change must not have been dropped;
+- a table that I truncate ends as it is then: nothing that others did to its rows is in the way;
 - if I am serializable, nothing that I have read may have changed: keys, key ranges, whole tables,
   and the names of tables. An error that tells whether a row or table is there is a read too.
 
@@ -92,6 +93,7 @@ class Table:
     shape: Shape
     begin: int = FOREVER
     end: int = FOREVER
+    truncated_at: int = 0
     versions: list[Version] = field(default_factory=list)
 
     def at(self, ts: int) -> list[Version]:
@@ -113,9 +115,11 @@ class Work:
     inserted: list[Version] = field(default_factory=list)
     updated: dict[Version, tuple[Row, frozenset[str]]] = field(default_factory=dict)
     deleted: dict[Version, None] = field(default_factory=dict)
+    truncated: bool = False
+    """Whatever is there at commit ends, but for what is inserted here."""
 
     def __bool__(self) -> bool:
-        return bool(self.inserted or self.updated or self.deleted)
+        return bool(self.inserted or self.updated or self.deleted or self.truncated)
 
 
 @dataclass(eq=False)
@@ -164,6 +168,8 @@ class Model:
         self.tokens: dict[str, int] = {}
         self.versions: dict[str, tuple[int, int]] = {}
         self.open: list[Txn] = []
+        self.names: dict[str, int] = {}
+        """Named snapshots."""
         self.retention_us = retention_us
 
     # Beginning and ending.
@@ -190,6 +196,8 @@ class Model:
         if self._rows_conflict(txn) or self._names_changed(txn, self._names_that_count(txn)):
             return "conflicts"
         perhaps = self._names_changed(txn, txn.names_read | txn.names_maybe)
+        # A TRUNCATE may count as a change of the table also when it had no row left.
+        perhaps |= any(table.truncated_at > txn.snapshot for table, _ in txn.rows_read)
         return "either" if perhaps or self._changed(txn, txn.rows_maybe) else "commits"
 
     def settled(self, txn: Txn) -> int | None:
@@ -212,6 +220,14 @@ class Model:
             elif txn.token is not None:
                 self.versions[txn.token[0]] = (txn.token[1], ts)
         self._end(txn)
+
+    def pass_time(self, ts: int, wall_us: int) -> None:
+        """Upkeep has committed up to `ts`: timestamps pass, no row changes."""
+        assert ts >= self.now, f"timestamp {ts} is shown after {self.now} was"
+        if ts > self.now:
+            self.now = ts
+            self.commits.append(ts)
+            self.walls.append(max(wall_us, self.walls[-1] if self.walls else 0))
 
     def close(self) -> None:
         """Open transactions end with their database."""
@@ -310,6 +326,11 @@ class Model:
         for version in found:
             self._remove(txn, table, version)
         return len(found)
+
+    def truncate(self, txn: Txn, name: str) -> None:
+        table = self._to_write(txn, name)
+        if not txn.known_ts:
+            txn.work[table] = Work(truncated=table not in txn.created)
 
     # Reading rows. Order is the caller's business.
 
@@ -424,8 +445,25 @@ class Model:
     def gc(self, wall_us: int) -> int:
         """The floor rises to the oldest moment that retention and open transactions still want."""
         kept = self.ts_at(wall_us - self.retention_us)
-        self.floor = max(self.floor, min([kept, *(txn.snapshot for txn in self.open)]))
+        wanted = [*(txn.snapshot for txn in self.open), *self.names.values()]
+        self.floor = max(self.floor, min([kept, *wanted]))
         return self.floor
+
+    def keep(self, name: str) -> int:
+        """Give the present a name."""
+        if name in self.names:
+            raise Refused(AlreadyExistsError)
+        self.names[name] = self.now
+        return self.now
+
+    def forget(self, name: str) -> None:
+        if self.names.pop(name, None) is None:
+            raise Refused(NotFoundError)
+
+    def named(self, name: str) -> int:
+        if name not in self.names:
+            raise Refused(NotFoundError)
+        return self.names[name]
 
     def ts_at(self, wall_us: int) -> int:
         """The newest commit at or before that moment, 0 when there was none."""
@@ -449,7 +487,7 @@ class Model:
 
     def _view(self, txn: Txn, table: Table) -> Iterator[tuple[Version, Row]]:
         work = txn.work.get(table, Work())
-        for version in table.at(txn.snapshot):
+        for version in [] if work.truncated else table.at(txn.snapshot):
             if version in work.updated:
                 yield version, work.updated[version][0]
             elif version not in work.deleted:
@@ -570,6 +608,8 @@ class Model:
                 continue
             if table.end < FOREVER:
                 return True
+            if work.truncated:
+                continue
             if any(version.end < FOREVER for version in work.deleted):
                 return True
             if any(self._update_conflicts(v, wrote) for v, (_, wrote) in work.updated.items()):
@@ -613,6 +653,10 @@ class Model:
             table.begin = ts
             self.tables.append(table)
         for table, work in txn.work.items():
+            if work.truncated:
+                table.truncated_at = ts
+                for version in table.at(self.now):
+                    version.end = ts
             for version, (row, wrote) in work.updated.items():
                 old = version.newest()
                 values = {name: row[name] for name in wrote}

@@ -6,16 +6,23 @@
 Transactions live in numbered slots, all open at once on one thread. A step on a slot without one
 begins one first, so a history that was cut short still means something.
 
+Upkeep (moves, compaction, checkpoints, GC) is a step that the model knows nothing of, but for the
+timestamps it takes and the floor that GC raises: whatever it does, all must look as before. The
+power may go at any operation of it.
+
 The whole database is compared, not only what steps happen to read: by `compare`, which a history
 asks for when it likes, and at its end three times: the live database, one opened read-only that has
-folded the log by itself, and the same directory opened again.
+folded the log by itself, and the same directory opened again, the first and the last also in the
+past.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,11 +37,12 @@ from halocline import (
     Options,
     SnapshotExpiredError,
     Transaction,
+    UnavailableError,
     UsageError,
 )
 from halocline.clock import ManualClock
 from halocline.store import Files, LocalFiles
-from halocline.store.faulty import FaultyFiles
+from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.model.model import Model, Refused, Txn
 from tests.model.shapes import (
     PLACES,
@@ -51,6 +59,8 @@ from tests.model.shapes import (
 E = TypeVar("E", bound=Exception)
 
 SLOTS = 4
+PAST_MAX = 100 if os.environ.get("HALOCLINE_SIM") else 8
+"""Timestamps of the past that are looked at, when a history ends."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,6 +78,16 @@ class Memory:
     def lose_power(self, seed: int) -> None:
         """Keep what was synced and a random part of the rest."""
         self._files = self._files.crash_image(seed)
+
+    def fail_at(self, operation: int) -> None:
+        """The power goes at the n-th operation from now on; 0: at none."""
+        self._files.clear()
+        if operation:
+            self._files.crash(operation, ("before", "inside", "after")[operation % 3])
+
+    def objects(self) -> list[str]:
+        """The files in the object store."""
+        return self._files.objects.list()
 
     def remove(self) -> None:
         pass
@@ -91,17 +111,35 @@ class Disk:
 class Twin:
     """One database, twice."""
 
-    def __init__(self, store: Memory | Disk, *, bulk_rows: int, retention_s: int = 0) -> None:
+    def __init__(
+        self,
+        store: Memory | Disk,
+        *,
+        bulk_rows: int,
+        retention_s: int = 0,
+        object_rows_min: int = 2,
+        object_rows: int = 4,
+        checkpoint_log_bytes: int = 1 << 20,
+    ) -> None:
         self.store = store
         self.clock = ManualClock()
         self.options = Options(
             page_rows=4,
             batch_rows=3,
             bulk_rows=bulk_rows,
+            object_rows=object_rows,
+            row_group_rows=4,
+            object_rows_min=object_rows_min,
+            move_rows=4,
+            move_tombstones=3,
+            move_age_s=10,
+            compact_depth=2,
+            checkpoint_log_bytes=checkpoint_log_bytes,
             log_file_bytes=8192,
             log_file_bytes_first=4096,
             sequence_block=16,
             sql_threads=1,
+            background=False,
         )
         self.retention_s = retention_s
         self.model = Model(retention_us=retention_s * 1_000_000)
@@ -123,13 +161,18 @@ class Twin:
         assert txn.snapshot == model.snapshot
         assert txn.already_committed == bool(model.known_ts)
 
-    def begin_at(self, slot: int, at: int | datetime) -> None:
+    def begin_at(self, slot: int, at: int | datetime | str) -> None:
         self.end(slot)
-        ts = at if isinstance(at, int) else self.model.ts_at(_us(at))
-        found = self.agree(lambda: self.model.begin_at(ts), lambda: self.db.begin(at=at), None)
+
+        def begin() -> Txn:
+            if isinstance(at, str):
+                return self.model.begin_at(self.model.named(at))
+            return self.model.begin_at(at if isinstance(at, int) else self.model.ts_at(_us(at)))
+
+        found = self.agree(begin, lambda: self.db.begin(at=at), None)
         if found is not None:
             model, txn = found
-            assert txn.snapshot == ts
+            assert txn.snapshot == model.snapshot
             self.slots[slot] = (txn, model)
 
     def commit(self, slot: int) -> None:
@@ -227,6 +270,10 @@ class Twin:
             lambda: self.model.delete_where(model, name, where),
             lambda: txn.delete(name, where=where.text, params=where.given),
         )
+
+    def truncate(self, slot: int, name: str) -> None:
+        txn, model = self.at(slot)
+        self.agree(lambda: self.model.truncate(model, name), lambda: txn.truncate(name))
 
     # Reading.
 
@@ -366,19 +413,94 @@ class Twin:
         assert report["floor"] == self.db.floor == self.model.gc(self.clock.now_us)
         self._check_expiry(self.db)
 
-    def reopen(self, power_loss: int | None) -> None:
+    def keep(self, name: str) -> None:
+        self.agree(lambda: self.model.keep(name), lambda: self.db.snapshot(name))
+
+    def forget(self, name: str) -> None:
+        self.agree(lambda: self.model.forget(name), lambda: self.db.drop_snapshot(name.upper()))
+
+    def flush(self, name: str | None = None) -> None:
+        """Rows and tombstones of one table, or of all, become objects."""
+        self._upkeep(name, lambda: self.db.flush(name))
+
+    def compact(self, name: str | None = None) -> None:
+        self._upkeep(name, lambda: self.db.compact(name))
+
+    def checkpoint(self) -> None:
+        self._upkeep(None, self.db.checkpoint)
+
+    def background(self) -> None:
+        """What the background does when it looks once: what is due moves, the rest stays."""
+
+        def look() -> None:
+            assert self.db._mover is not None
+            assert self.db._checkpoints is not None
+            self.db._mover.step()
+            self.db._checkpoints.step()
+
+        self._upkeep(None, look)
+
+    def _upkeep(self, name: str | None, work: Callable[[], object]) -> None:
+        """Do it, unless there is no table of that name; only timestamps may pass."""
+
+        def there() -> None:
+            txn = self.model.begin()
+            try:
+                if name is not None:
+                    self.model.scan(txn, name)
+            finally:
+                self.model.rollback(txn)
+
+        self.agree(there, work, None)
+        self._pass_time()
+
+    def reopen(self, power_loss: int | None, retention_s: int | None = None) -> None:
         """Close and open again; or lose the power, and open what the disk still has."""
-        for slot, pair in enumerate(self.slots):
-            if pair is not None:
-                self._put_away(slot)
-        self.model.close()
+        self._forget_transactions()
         if power_loss is None or isinstance(self.store, Disk):
             self._close_all()
         else:
             self.store.lose_power(power_loss)
             self._close_all()
+        self._reopen(retention_s)
+
+    def crash_in(self, work: str, operation: int, seed: int) -> None:
+        """The power goes at the n-th operation of some upkeep; open what the disk still has."""
+        if isinstance(self.store, Disk):
+            return
+        floor = self.model.floor
+        highest = self.model.gc(self.clock.now_us) if work == "gc" else floor
+        self.store.fail_at(operation)
+        with suppress(SimulatedCrash, UnavailableError):
+            getattr(self.db, work)()
+        self._forget_transactions()
+        self.store.lose_power(seed)
+        with suppress(SimulatedCrash, UnavailableError):
+            self._close_all()
+        self.model.floor = floor
         self.db = self._open()
+        assert floor <= self.db.floor <= highest
+        self.model.floor = self.db.floor
+        self._pass_time()
         self.compare(self.db)
+        assert not self.db.check()
+
+    def _forget_transactions(self) -> None:
+        for slot, pair in enumerate(self.slots):
+            if pair is not None:
+                self._put_away(slot)
+        self.model.close()
+
+    def _reopen(self, retention_s: int | None = None) -> None:
+        if retention_s is not None:
+            self.retention_s = retention_s
+            self.model.retention_us = retention_s * 1_000_000
+        self.db = self._open()
+        self._pass_time()
+        self.compare(self.db)
+
+    def _pass_time(self) -> None:
+        self.model.pass_time(self.db.visible_ts, self.clock.now_us)
 
     def follow(self) -> None:
         """A reader beside the writer, opened once, has what the log had when it looked."""
@@ -395,33 +517,43 @@ class Twin:
             self._compare_tables(follower, seen, keys=True)
 
     def compare(self, db: Database) -> None:
-        """Everything that can be seen from outside, now and in the past."""
+        """What can be seen from outside: now, at the floor, and all that happened in between."""
         model = self.model
         assert db.visible_ts == model.now
         assert db.floor == model.floor
-        past = [ts for ts in model.commits if ts >= model.floor]
-        middle = past[len(past) // 2 :][:1]
         self._compare_tables(db, model.now, keys=True)
-        for ts in {model.floor, *middle, *past[-2:]} - {model.now}:
-            self._compare_tables(db, ts, keys=ts == model.floor)
+        if model.floor < model.now:
+            self._compare_tables(db, model.floor, keys=False)
         for table in model.tables_at(model.now):
-            for ts in {model.floor, *middle}:
-                self._compare_changes(db, model, table.name, ts, None)
+            self._compare_changes(db, model, table.name, model.floor, None)
         self._check_expiry(db)
+
+    def compare_past(self, db: Database) -> None:
+        """The past, commit by commit; of many commits every so many."""
+        model = self.model
+        past = [ts for ts in model.commits if model.floor < ts < model.now]
+        for place, ts in enumerate(past[:: 1 + len(past) // PAST_MAX]):
+            self._compare_tables(db, ts, keys=place % 4 == 0)
+        for table in model.tables_at(model.now) if past else ():
+            self._compare_changes(db, model, table.name, past[len(past) // 2], None)
 
     def finish(self) -> None:
         """The end of a history: live, replayed by a reader, and opened again."""
         for slot in range(SLOTS):
             self.end(slot)
         self.compare(self.db)
+        self.compare_past(self.db)
         assert not self.db.check()
         if self.follower is not None:
             self.follow()
         self._close_all()
         for read_only in (True, False):
             db = self._open(read_only=read_only)
+            self.model.pass_time(db.visible_ts, self.clock.now_us)
             self.compare(db)
-            assert not db.check()
+            if not read_only:
+                self.compare_past(db)
+                self._check_nothing_is_left(db)
             db.close()
 
     def abandon(self) -> None:
@@ -430,6 +562,18 @@ class Twin:
             self._close_all()
         finally:
             self.store.remove()
+
+    def _check_nothing_is_left(self, db: Database) -> None:
+        """GC leaves no file that nobody refers to, and takes none that somebody does."""
+        self.model.gc(self.clock.now_us)
+        db.gc()
+        self._compare_tables(db, self.model.now, keys=False)
+        assert not db.check()
+        if isinstance(self.store, Memory):
+            engine = db._core.engine
+            tiers = [state.shape.tier for state in engine.tables.values()]
+            known = {entry.key for tier in tiers for entry in tier.by_id.values()}
+            assert set(self.store.objects()) == known | set(engine.kept_files)
 
     # The two sides.
 
@@ -473,10 +617,12 @@ class Twin:
         )
 
     def _close_all(self) -> None:
-        if self.follower is not None:
-            self.follower.close()
-            self.follower = None
-        self.db.close()
+        follower, self.follower = self.follower, None
+        try:
+            if follower is not None:
+                follower.close()
+        finally:
+            self.db.close()
 
     def _put_away(self, slot: int) -> None:
         """The slot is free; the transaction is kept, to be misused later."""

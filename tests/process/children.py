@@ -5,6 +5,7 @@ Every function takes the descriptors that the test has sent along, then its argu
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -91,6 +92,12 @@ def owner(input: int, output: int, path: str, **arguments: Any) -> None:
         "fork_and_open": lambda path: _fork_and_open(path, create=True),
         "fork_and_read": lambda path: _fork_and_open(path, read_only=True),
     }
+    _answer(input, output, answers)
+    db.close()
+
+
+def _answer(input: int, output: int, answers: dict[str, Callable[..., Any]]) -> None:
+    """Do what is asked, line by line, until nobody asks any more."""
     for line in os.fdopen(input, "r", encoding="utf-8"):
         request = json.loads(line)
         do = answers[request.pop("do")]
@@ -99,7 +106,75 @@ def owner(input: int, output: int, path: str, **arguments: Any) -> None:
         except HaloclineError as error:
             answer = {"error": type(error).__name__, "text": str(error)}
             _say(output, answer | {"outcome": getattr(error, "outcome", None)})
+
+
+def reader(input: int, output: int, path: str) -> None:
+    """Has the database open for reading and holds a snapshot of table `t` for as long as told."""
+    db = halocline.open(path, read_only=True, options=SMALL)
+    held: list[Any] = []
+    _say(output, {"open": True})
+
+    def hold(at: int | None = None) -> int:
+        held.append(db.begin(at=at))
+        return int(held[-1].snapshot)
+
+    def stream() -> None:
+        """From now on hold only a stream of the table; its transaction is over."""
+        txn = held.pop()
+        held.append(txn.scan("t", stream=True))
+        txn.rollback()
+
+    def look(way: str) -> list[list[int]]:
+        txn = held[-1]
+        if way == "scan":
+            table = txn.scan("t").sort_by("id")
+        elif way == "get_many":
+            table = txn.get_many("t", list(range(200)))
+        elif way == "range":
+            table = txn.range("t")
+        elif way == "sql":
+            table = txn.sql("select * from t order by id")
+        else:
+            table = txn.read_all().sort_by("id")
+        return [table.column("id").to_pylist(), table.column("v").to_pylist()]
+
+    _answer(
+        input,
+        output,
+        {
+            "hold": hold,
+            "stream": stream,
+            "look": look,
+            "let_go": held.clear,
+            "fork": lambda: _fork_and_leave(held),
+            "check": db.check,
+        },
+    )
     db.close()
+
+
+def _fork_and_leave(held: list[Any]) -> None:
+    """A forked child lets go of what it has inherited, finalizers and all."""
+    pid = os.fork()
+    if not pid:
+        held.clear()
+        gc.collect()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def read_again_and_again(output: int, path: str, rounds: int) -> None:
+    """Open, read, close: each time the rows of one commit, all of them."""
+    for _ in range(rounds):
+        with halocline.open(path, read_only=True, options=SMALL) as db:
+            for _ in range(3):
+                with db.begin() as txn:
+                    rows = txn.get_many("t", list(range(40))).to_pylist()
+                    seen = txn.scan("t").sort_by("id").to_pylist()
+                assert rows == seen, (rows, seen)
+                assert len(rows) == 40
+                assert len({row["v"] for row in rows}) == 1, rows
+    os.write(output, b"done\n")
 
 
 def _say(output: int, answer: Any) -> None:

@@ -8,6 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,14 @@ def test_an_empty_directory_becomes_a_database(tmp_path: Path) -> None:
 
 def test_whatever_a_crash_leaves_of_a_first_opening_can_be_opened(tmp_path: Path) -> None:
     """Some of the names are there, some are empty: still our own directory."""
+    options = replace(SMALL, background=False)
     probe = FaultyFiles()
-    Database(probe, "probe", options=SMALL).close()
+    Database(probe, "probe", options=options).close()
     for number in probe.crash_points():
         files = FaultyFiles()
         files.crash(number)
         with pytest.raises(SimulatedCrash):
-            Database(files, "crashed", options=SMALL).close()
+            Database(files, "crashed", options=options).close()
         images = {"all": files.crash_image(all=True), "none": files.crash_image(none=True)}
         images |= {str(seed): files.crash_image(seed) for seed in range(2)}
         for name, image in images.items():

@@ -2,9 +2,10 @@
 
     steps (script.py) --Player--> Database of a placement --> results compared with what is wanted
 
-A placement says where rows come to lie and by which way they get there: tiny pages, default ones,
-Arrow. The same script must give the same results in all of them; a new layout or runner is one more
-entry in EVERYWHERE, with a `writer` of its own if it writes in another way.
+A placement says where rows come to lie and by which way they get there: L0, objects with their
+tombstones in memory or in objects, in the middle of a move, as Arrow, in objects that were written
+before their commit. The same script must give the same results in all of them; a new layout or
+runner is one more entry in EVERYWHERE, with a `writer` of its own if it writes in another way.
 
 After the last step the database is checked, closed and opened again: every table must look the
 same, now and at every remembered timestamp.
@@ -12,7 +13,7 @@ same, now and at every remembered timestamp.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 import pyarrow as pa
 
 import halocline as hc
+from halocline.store.faulty import FaultyFiles
+from tests.scenario.places import Flushed, HalfMoved, Moved, Still
 from tests.scenario.script import Step, Wanted, Word, plain
 
 Rows = list[dict[str, Any]]
@@ -100,10 +103,13 @@ def _by_key(txn: hc.Transaction, table: str, key: Any) -> tuple[str, list[Any]]:
     return where, list(key) if isinstance(key, tuple) else [key]
 
 
-def _every_change_is_bulk() -> hc.Options:
-    """bulk_rows=0, which Options refuses because only a test wants it: one row travels as Arrow."""
-    options = hc.Options(page_rows=4)
-    object.__setattr__(options, "bulk_rows", 0)
+def _tiny(**given: int) -> hc.Options:
+    """Small pages and objects. Zeros, which Options may refuse, make one row many for a test."""
+    options = hc.Options(
+        page_rows=4, batch_rows=4, sequence_block=4, object_rows=16, background=False
+    )
+    for name, value in given.items():
+        object.__setattr__(options, name, value)
     return options
 
 
@@ -112,15 +118,23 @@ class Placement:
     """Where the rows of a scenario lie and how they get there."""
 
     name: str
-    options: hc.Options
+    options: hc.Options = field(default_factory=_tiny)
     writer: Single = field(default_factory=Single)
+    place: type[Still] = Still
+    on_disk: bool = False
 
 
 EVERYWHERE = (
-    Placement(name="tiny", options=hc.Options(page_rows=4, batch_rows=4, sequence_block=4)),
-    Placement(name="default", options=hc.Options()),
-    Placement(name="bulk", options=hc.Options(bulk_rows=1), writer=Arrow()),
-    Placement(name="all-bulk", options=_every_change_is_bulk(), writer=ArrowByPredicate()),
+    Placement(name="memory", on_disk=True),
+    Placement(name="arrow", options=_tiny(bulk_rows=0), writer=ArrowByPredicate()),
+    Placement(name="objects", place=Flushed, on_disk=True),
+    Placement(name="moved", place=Moved),
+    Placement(name="half-moved", place=HalfMoved),
+    Placement(
+        name="bulk-objects",
+        options=_tiny(bulk_rows=0, object_rows_min=0),
+        writer=ArrowByPredicate(),
+    ),
 )
 
 
@@ -133,6 +147,7 @@ def play(steps: Sequence[Step], path: Path, placement: Placement) -> None:
     try:
         for step in steps:
             player.do(step)
+            player.move()
         player.finish(steps[-1] if steps else None)
     finally:
         player.close()
@@ -144,6 +159,8 @@ class Player:
     def __init__(self, path: Path, placement: Placement) -> None:
         self._path = path
         self._placement = placement
+        self._files = FaultyFiles()
+        self._place = placement.place(self._files)
         self._db = self._open()
         self._sessions: dict[str, hc.Transaction] = {}
         self._names: dict[str, int | None] = {}
@@ -175,7 +192,12 @@ class Player:
                 f"{last}\n  after opening again\n  expected {before}\n  got      {after}"
             )
 
+    def move(self) -> None:
+        """Rows go where the placement has them."""
+        self._place.after(self._db)
+
     def close(self) -> None:
+        self._place.settle()
         self._db.close()
 
     # Verbs. Each returns what `=` is compared with.
@@ -239,6 +261,10 @@ class Player:
                 return txn.delete(table, where=step.args["where"])
             return self._placement.writer.delete(txn, table, step.args["key"])
 
+    def _truncate(self, step: Step) -> None:
+        with self._txn(step) as txn:
+            txn.truncate(step.args["table"])
+
     def _get(self, step: Step) -> dict[str, Any] | None:
         with self._txn(step) as txn:
             return txn.get(step.args["table"], step.args["key"])
@@ -279,12 +305,33 @@ class Player:
         self._sessions.clear()
         self._reopen_database()
 
+    def _flush(self, step: Step) -> None:
+        self._upkeep(self._db.flush)
+
+    def _compact(self, step: Step) -> None:
+        self._upkeep(self._db.compact)
+
+    def _checkpoint(self, step: Step) -> None:
+        self._upkeep(self._db.checkpoint)
+
+    def _gc(self, step: Step) -> None:
+        self._upkeep(self._db.gc)
+
     # Private.
 
+    def _upkeep(self, work: Callable[[], object]) -> None:
+        """A move that is under way would have to end first."""
+        self._place.settle()
+        work()
+
     def _open(self) -> hc.Database:
-        return hc.open(self._path, options=self._placement.options)
+        options = self._placement.options
+        if self._placement.on_disk:
+            return hc.open(self._path, options=options)
+        return hc.Database(self._files, str(self._path), options=options)
 
     def _reopen_database(self) -> None:
+        self._place.settle()
         assert not self._db.check()
         self._db.close()
         self._db = self._open()

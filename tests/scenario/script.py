@@ -18,6 +18,7 @@
 | insert T ROW... [as NAME], upsert T ROW... [as NAME]  | how many                              |
 | update T KEY col=value... or where "..." col=value... | how many                              |
 | delete T KEY, or where "..." [as NAME]                | true or false, or how many            |
+| truncate T [as NAME]                                  |                                       |
 | get T KEY                                             | a row or nothing                      |
 | range T LOW..HIGH [reverse]                           | rows in key order                     |
 | scan T [where "..."]                                  | rows in any order                     |
@@ -26,6 +27,7 @@
 | changes T since NAME [until NAME]                     | (change, columns...) in order         |
 | mark NAME                                             | remembers the newest timestamp        |
 | reopen                                                | (closes; open transactions are lost)  |
+| flush, compact, checkpoint, gc                        | (upkeep of the whole database)        |
 
 A step outside a transaction is one of its own. A ROW is `{id: 1, a: x}`, or `(1, x)` in the order
 of the columns. Values: 7, 1.5, true, null, 'text with blanks', or a bare word, which is text. SQL
@@ -238,6 +240,9 @@ class _Reader:
     def _drop(self) -> dict[str, Any]:
         return {"table": self._word("a table"), "if_exists": self._skip("if_exists")}
 
+    def _truncate(self) -> dict[str, Any]:
+        return {"table": self._word("a table"), "as": self._as()}
+
     def _rows(self) -> dict[str, Any]:
         args: dict[str, Any] = {"table": self._word("a table"), "rows": []}
         while self._peek().kind in {"(", "{"}:
@@ -431,5 +436,10 @@ _VERBS: dict[str, Callable[[_Reader], dict[str, Any]]] = {
     "changes": _Reader._changes,
     "mark": _Reader._mark,
     "reopen": _Reader._nothing,
+    "truncate": _Reader._truncate,
+    "flush": _Reader._nothing,
+    "compact": _Reader._nothing,
+    "checkpoint": _Reader._nothing,
+    "gc": _Reader._nothing,
 }
 VERBS = frozenset(_VERBS)

@@ -7,8 +7,10 @@ table is compared afterwards, not only K: a transaction that lost must have left
 won everything. A variant says how each of the two writes (row by row, or in bulk together with rows
 of its own), the isolation, who acts first, what lay behind K, and whether strangers commit.
 
-All variants share one database, a table each; when all is done it is opened again and every table
-must still hold what it held.
+All of it is played with K in each place: in L0, in an object, in an object with a tombstone in
+memory or flushed, and in the middle of a move. All variants of a place share one database, a table
+each; when all is done it is opened again and every table must still hold what it held. `make sim`
+plays every variant in every place, `make test` two for each cell and place.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
+from halocline.store.faulty import FaultyFiles
 from tests.scenario.document import tables
+from tests.scenario.places import HalfMoved
 
 Row = tuple[Any, Any]
 Content = dict[int, Row]
@@ -228,39 +232,68 @@ VARIANTS = (
 )
 
 
+PLACES = ("L0", "object", "tombstone in L0", "flushed tombstone", "in a move")
+SAMPLE = 2
+
+
+def variants(cell: int, place: str, every: bool) -> list[Variant]:
+    """All of them, or some: another choice for each cell and place, the same every time."""
+    if every:
+        return list(VARIANTS)
+    first = 7 * cell + 3 * PLACES.index(place)
+    return [VARIANTS[(first + 11 * i) % len(VARIANTS)] for i in range(SAMPLE)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The shared database, and what each table must hold when it is opened again."""
+    """The database of one place, and what each table must hold when it is opened again."""
 
+    place: str
     db: hc.Database
     expected: dict[str, Content]
+    moves: HalfMoved
 
     def table(self, state: str, variant: Variant) -> tuple[str, Content]:
-        """A new table in its starting state."""
+        """A new table in its starting state, with K in its place."""
         name = f"t{len(self.expected)}"
         content: Content = {SOURCE + n: (n, n) for n in (1, 2)}
         content |= {OWN_OLD + n: (0, 0) for n in (1, 2)}
         if variant.equal_values:
             content |= {SOURCE + n: (7, 7) for n in (1, 2)}
         there = state == "K exists"
+        ended = variant.old_versions or "tombstone" in self.place
         schema = {"id": int, "a": int, "b": int}
         with self.db.begin() as txn:
             txn.create_table(name, schema, primary_key="id")
             txn.insert(name, [_dict(key, row) for key, row in content.items()])
-            if there or variant.old_versions:
+            if there or ended:
                 txn.insert(name, _dict(K, (0, 0)))
-        if variant.old_versions:
-            with self.db.begin() as txn:
-                txn.update(name, K, {"a": 5})
+        if "tombstone" in self.place:
+            self.db.flush(name)
+        if ended:
+            self._end_and_begin(name, there, variant)
+        if self.place in ("object", "flushed tombstone"):
+            self.db.flush(name)
+        if self.place == "in a move":
+            self.moves.start(self.db, name)
+        if there:
+            content[K] = (0, 0)
+        self.expected[name] = content
+        return name, content
+
+    def _end_and_begin(self, name: str, there: bool, variant: Variant) -> None:
+        """Versions of K come to an end; the last one is as if it had been the first."""
+        with self.db.begin() as txn:
+            txn.update(name, K, {"a": 5})
+        if not there or variant.old_versions:
             with self.db.begin() as txn:
                 txn.delete(name, K)
             if there:
                 with self.db.begin() as txn:
                     txn.insert(name, _dict(K, (0, 0)))
-        if there:
-            content[K] = (0, 0)
-        self.expected[name] = content
-        return name, content
+        else:
+            with self.db.begin() as txn:
+                txn.update(name, K, {"a": 0})
 
     def content(self, name: str) -> Content:
         with self.db.begin() as txn:
@@ -276,18 +309,22 @@ def _dict(key: int, row: Row) -> dict[str, Any]:
     return {"id": key, "a": row[0], "b": row[1]}
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    path = tmp_path_factory.mktemp("matrix") / "db"
-    options = hc.Options(page_rows=4, bulk_rows=1, sql_threads=1)
-    db = hc.open(path, durability="async", options=options)
-    bench = Bench(db=db, expected={})
+@pytest.fixture(scope="module", params=PLACES)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    files = FaultyFiles()
+    options = hc.Options(page_rows=4, bulk_rows=1, object_rows=16, sql_threads=1, background=False)
+    db = hc.Database(files, "matrix", options=options)
+    bench = Bench(place=request.param, db=db, expected={}, moves=HalfMoved(files))
     yield bench
+    bench.moves.settle()
+    if bench.place == "flushed tombstone":
+        db.compact()
+        db.checkpoint()
     assert not db.check()
     db.close()
-    with hc.open(path, options=options) as again:
+    with hc.Database(files, "matrix", options=options) as again:
         assert not again.check()
-        reopened = Bench(db=again, expected={})
+        reopened = Bench(place="L0", db=again, expected={}, moves=HalfMoved(files))
         wrong = {
             name: (content, found)
             for name, content in bench.expected.items()
@@ -344,20 +381,24 @@ def test_alone(bench: Bench, state: str, operation: str, bulk: bool) -> None:
         writer.do(txn, table, operation, state)
         assert txn.commit() is not None
         _put(content, {K: row_of(expected, 1), **writer.leaves(operation, state)})
+    bench.moves.settle()
     assert bench.content(table) == content
 
 
 CELLS = [key for key, cell in MATRIX.items() if cell != "-"]
 
 
-@pytest.mark.parametrize(("state", "first", "second"), CELLS)
-def test_pair(bench: Bench, state: str, first: str, second: str) -> None:
-    for variant in VARIANTS:
-        try:
-            _play(bench, variant, state, first, second)
-        except Exception as error:
-            error.add_note(f"{state}: {first}, then {second}; {variant}")
-            raise
+@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("state", STATES)
+def test_pairs(bench: Bench, state: str, first: str, sim: bool) -> None:
+    for number, cell in enumerate(CELLS):
+        if cell[:2] == (state, first):
+            for variant in variants(number, bench.place, sim):
+                try:
+                    _play(bench, variant, *cell)
+                except Exception as error:
+                    error.add_note(f"{bench.place}; {state}: {first}, then {cell[2]}; {variant}")
+                    raise
 
 
 def _play(bench: Bench, variant: Variant, state: str, first: str, second: str) -> None:
@@ -378,6 +419,8 @@ def _play(bench: Bench, variant: Variant, state: str, first: str, second: str) -
     wrote = [ALONE[state, operation] != "nothing" for operation in operations]
 
     assert (txns[0].commit() is not None) == wrote[0]
+    if variant.isolation == "snapshot":
+        bench.moves.settle()  # The move ends between the two commits, or else after both.
     cell = MATRIX[state, first, second]
     if all(wrote) and variant.reads(second):
         cell = "conflict"
@@ -394,6 +437,7 @@ def _play(bench: Bench, variant: Variant, state: str, first: str, second: str) -
         for i in (0, 1):
             if wrote[i]:
                 _put(content, writers[i].leaves(operations[i], state))
+    bench.moves.settle()
     assert bench.content(table) == content
 
 

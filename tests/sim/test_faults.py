@@ -264,7 +264,7 @@ def test_faults_again_and_again(fault: str, durability: str) -> None:
 def test_a_failing_sync_fails_every_commit_that_waits_for_it() -> None:
     """Four commits in one group: all four are told that the outcome is unknown."""
     files = FaultyFiles()
-    db = Database(files, "roomy", options=Options(log_file_bytes_first=1 << 16))
+    db = Database(files, "roomy", options=Options(log_file_bytes_first=1 << 16, background=False))
     db.create_table("accounts", SCHEMA, primary_key="id")
     heaps = Heaps()
     wait = _until_all_wait(db, heaps)
@@ -281,7 +281,7 @@ def test_a_failing_sync_fails_every_commit_that_waits_for_it() -> None:
 def test_the_flusher_that_fails_stops_the_database() -> None:
     """Async: nobody waits for the sync, so a later commit is told, and so is whoever closes."""
     files = FaultyFiles()
-    options = Options(log_file_bytes_first=1 << 16, async_sync_ms=1)
+    options = Options(log_file_bytes_first=1 << 16, async_sync_ms=1, background=False)
     db = Database(files, "roomy", durability="async", options=options)
     db.create_table("accounts", SCHEMA, primary_key="id")
     files.fail(1, errno.EIO, kind="sync", path="log/")

@@ -33,6 +33,7 @@ SMALL = Options(
     log_file_bytes=8192,
     log_file_bytes_first=4096,
     sequence_block=1000,
+    background=False,
 )
 OPENINGS_MAX = 20
 """Each opening adds a log file; a new directory from time to time keeps recovery short."""
@@ -285,7 +286,9 @@ def test_ctrl_c_anywhere_in_a_transaction(bench: Bench) -> None:
 
 def test_ctrl_c_while_a_block_of_timestamps_is_extended(memory_path: Path) -> None:
     """Afterwards no timestamp is issued that the log has not promised to this epoch."""
-    options = Options(log_file_bytes_first=4096, log_file_bytes=8192, sequence_block=3)
+    options = Options(
+        log_file_bytes_first=4096, log_file_bytes=8192, sequence_block=3, background=False
+    )
     bench = Bench(memory_path, options=options)
     key = bench.take()
     for k in range(1, 900, 7):
@@ -322,7 +325,7 @@ def _check_ceilings(bench: Bench, label: str) -> None:
 
 def _interrupt_rolling(path: Path, mode: Mode, durability: str, step: int) -> None:
     """Interrupt a change of log files; and a kill after it finds all that was acknowledged."""
-    options = Options(log_file_bytes=4096, log_file_bytes_first=4096)
+    options = Options(log_file_bytes=4096, log_file_bytes_first=4096, background=False)
     bench = Bench(path / "lives", durability, options)
     k = 1
     while True:

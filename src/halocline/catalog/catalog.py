@@ -19,14 +19,14 @@ Invariants
   transactions that roll back leave gaps.
 - Names are unique without regard to case at every timestamp.
 
-The catalog is rebuilt by replaying its nodes (`apply`) and has no file of its own.
+The catalog is rebuilt by replaying its nodes (`apply`); a checkpoint keeps them (history.py).
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from halocline.catalog.builtin import Builtin
 from halocline.catalog.ddl import CatalogTxn
@@ -138,6 +138,18 @@ class Catalog:
     def note_id(self, kind: str, used: int) -> None:
         """Replay has met this id: never issue it again."""
         self._next_id[kind] = max(self._next_id[kind], used + 1)
+
+    def sequences(self) -> dict[str, int]:
+        """The next id of every kind."""
+        return dict(self._next_id)
+
+    def resume(self, next_ids: Mapping[str, int], last_ddl_ts: int, floor: int) -> None:
+        """Go on where a catalog that was written down had come to."""
+        for kind, next_id in next_ids.items():
+            self.note_id(kind, next_id - 1)
+        self.last_ddl_ts = max(self.last_ddl_ts, last_ddl_ts)
+        self._view = (self.last_ddl_ts, self._view[1])
+        self.floor = max(self.floor, floor)
 
     def reap(self) -> None:
         """Roll back the transactions that were dropped without a word."""

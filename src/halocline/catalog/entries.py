@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NewType
 
 from halocline.ids import NEVER, ColumnId, IndexId, ObjectId, TableId
+from halocline.objects import ObjectFile, ObjectStats
 
 if TYPE_CHECKING:
     from halocline.schema import Schema
@@ -95,14 +96,42 @@ class ObjectEntry:
     kind: ObjectKind = "data"
     level: int = 1
     moved: bool = False
-    commit_ts_min: int
-    commit_ts_max: int
+    truncated: bool = False
+    """Ended by TRUNCATE: its rows ended with it. Any other end left them in another object."""
+    commit_ts_min: int = NEVER
+    commit_ts_max: int = NEVER
     created_at: int = NEVER
     deleted_at: int = NEVER
+    file: ObjectFile | None = field(default=None, compare=False, repr=False)
+    """Where it is and what the catalog knows of its content; always there for a real file."""
+
+    @property
+    def stats(self) -> ObjectStats:
+        assert self.file is not None, "an object without a file"
+        return self.file.stats
+
+    @property
+    def key(self) -> str:
+        """Its place in the object store."""
+        assert self.file is not None, "an object without a file"
+        return self.file.key
 
     def stamped(self, created_at: int, ended_at: int) -> ObjectEntry:
-        """The same entry with the commit info of its row."""
-        return replace(self, created_at=created_at, deleted_at=ended_at)
+        """The same entry with the commit info of its row.
+
+        Rows of a file that was written before its commit have no timestamp of their own (M-02):
+        they get that of the entry.
+        """
+        if self.file is None or self.file.stats.committed:
+            return replace(self, created_at=created_at, deleted_at=ended_at)
+        return replace(
+            self,
+            created_at=created_at,
+            deleted_at=ended_at,
+            commit_ts_min=created_at,
+            commit_ts_max=created_at,
+            file=ObjectFile(self.file.key, self.file.stats, created_at),
+        )
 
     def counts_at(self, ts: int) -> bool:
         """Does this file stand for its table at `ts`? Rows inside are then judged one by one."""

@@ -194,6 +194,11 @@ class MetaTable(Generic[K, V]):
         rows = (visible(rows, ts, NOBODY) for rows in list(self._index.values()))
         return [row.read(ts, NOBODY) for row in rows if row is not None]
 
+    def generations(self) -> list[V]:
+        """The newest committed value of every row, ended ones included, in no order."""
+        rows = [row for rows in list(self._index.values()) for row in rows]
+        return [row.read(NEVER - 1, NOBODY) for row in rows if row.created_at < NEVER]
+
     # Housekeeping.
 
     def keys(self, where: Callable[[K], bool] = _any_key) -> list[K]:

@@ -1,45 +1,273 @@
 """Garbage collection: raise the floor, then free what no snapshot at or above it can see.
 
-    horizon = min(retention, oldest open snapshot) --logged--> floor --> undo GC, catalog, tokens
+    horizon --FLOOR record, durable--> floor --pins read again--> bound
+                                                                    |
+        versions in L0, catalog, tokens, times <--------------------|
+        entries of ended objects leave their tables <---------------'
+        their files, and those of dead jobs, are deleted
 
 The floor never falls, whatever retention is set later or the clock does: it is logged before
-anything is dropped. A reader publishes its pin and then looks at the floor; we publish the floor
-and then look at the pins. So either the reader has seen the new floor, or we see its pin.
+anything is dropped, and rises only. It rises under the commit lock, where named snapshots are taken
+too. A reader publishes its pin and then looks at the floor; we publish the floor and then look at
+the pins. So either the reader has seen the new floor, or we see its pin: then the floor lies above
+a snapshot that is open, and the bound below it. Everything that is dropped goes by the bound.
+
+Why a crash leaves nothing wrong. The floor is durable before an entry is forgotten, entries are
+forgotten before files go. What a crash leaves is a file that nobody refers to, or an entry that
+ended below the floor and whose file is gone: no reader may ask for it, replay forgets it again
+(`settle`), and the next sweep removes the file.
+
+Invariants
+- Nothing is removed that a snapshot at or above the bound can see, or a live job may commit.
+- A missing file is no error here: somebody was faster, or a crash came between.
+
+Not here: which files a sweep may take (sweep.py), who holds the horizon (horizon.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+
+from halocline.catalog.entries import ObjectEntry
+from halocline.checkpoint.horizon import Holder, find_holders, horizon_of
+from halocline.checkpoint.pins import EVERYTHING, Pin, read_pins
+from halocline.checkpoint.report import GcReport, Kept
+from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
 from halocline.config import parse_duration
 from halocline.errors import UnavailableError
+from halocline.ids import NEVER
 from halocline.log import FLOOR
 from halocline.rows.system import FloorNode, encode_system
-from halocline.rows.undo import collect
-from halocline.txn import Core
+from halocline.rows.undo import collect, forget_objects
+from halocline.store import Files
+from halocline.store.files import TEMPORARY
+from halocline.txn import Committer, Core
+from halocline.txn.jobs import give_up
+
+STEP_S = 30.0
+"""How often the background looks whether time has made something collectable."""
+SWEEP_S = 600.0
+"""How often it lists the object store."""
+FOREIGN_MAX = 20
+"""Files of others that a report names one by one."""
 
 
-def collect_garbage(core: Core, retention_us: int, visible_ts: int) -> dict[str, int]:
-    """Free what has expired; returns the floor and how much went."""
-    committer, engine = core.committer, core.engine
-    if committer is None:
-        raise UnavailableError("the database is open read-only")
-    now_us = core.clock.wall_us()
-    kept = min(engine.times.at(now_us - retention_us), visible_ts)
-    floor = min([kept, *list(core.pins.values())])
-    if floor > engine.floor:
+class Collector:
+    """The garbage collector of one owner."""
+
+    def __init__(
+        self,
+        core: Core,
+        committer: Committer,
+        files: Files,
+        *,
+        retention_us: int,
+        drop_log: Callable[[], int] | None = None,
+    ) -> None:
+        self._core = core
+        self._committer = committer
+        self._files = files
+        self._retention_us = retention_us
+        self._drop_log = drop_log
+        """Deletes log files behind the checkpoint; returns how many."""
+        self._turn = Lock()
+        self._all_pinned = False
+        self._next_step = self._next_sweep = 0.0
+        self._settle()
+
+    def run(self) -> GcReport:
+        """Free all that can be freed now."""
+        with self._turn:
+            try:
+                return self._run(sweep=True)
+            except UnavailableError:
+                # A full disk has no room even for the floor: free what is below the old one first.
+                if self._core.engine.floor >= self.horizon() or not self._free_dead():
+                    raise
+                return self._run(sweep=True)
+
+    def step(self) -> GcReport | None:
+        """For the background: now and then do what time has made possible; None otherwise."""
+        now = self._core.clock.monotonic()
+        if now < self._next_step or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            self._next_step = now + STEP_S
+            sweep = now >= self._next_sweep
+            if sweep:
+                self._next_sweep = now + SWEEP_S
+            engine = self._core.engine
+            if not sweep and self.horizon() <= engine.bound:
+                return None
+            return self._run(sweep=sweep)
+        finally:
+            self._turn.release()
+
+    def horizon(self) -> int:
+        """The oldest timestamp that somebody wants to keep readable now."""
+        return horizon_of(self._holders(read_pins(self._files)))
+
+    def _run(self, *, sweep: bool) -> GcReport:
+        core, committer, engine = self._core, self._committer, self._core.engine
+        committer.check_running()
+        listed, unlisted = self._list() if sweep else ([], [])  # first of all: see sweep.py
+        holders = self._raise_floor()
+        bound = engine.bound
+        versions = sum(collect(s, bound, committer.lock) for s in list(engine.tables.values()))
+        ended = self._forget_objects(bound)
+        tables, orphans = self._forget_tables(bound)
+        ended += orphans
+        now_us = core.clock.wall_us()
         with committer.lock:
-            order = committer.append_system(FLOOR, encode_system(FloorNode(floor=floor)))
-            engine.floor = max(engine.floor, floor)
-        committer.log.sync(order)
-    bound = min([engine.floor, *list(core.pins.values())])
-    states = list(engine.tables.values())
-    versions = sum(collect(state, bound, committer.lock) for state in states)
-    forgotten = engine.catalog.compact(bound)
-    core.forget(entry.id for entry in forgotten)
-    token_us = int(parse_duration(engine.options.token_retention) * 1e6)
-    tokens = engine.tokens.expire(now_us - token_us)
-    return {
-        "floor": engine.floor,
-        "versions": versions,
-        "tables": len(forgotten),
-        "tokens": tokens,
-    }
+            engine.times = engine.times.since(bound)
+        token_us = int(parse_duration(engine.options.token_retention) * 1e6)
+        tokens = engine.tokens.expire(now_us - token_us)
+        give_up(committer, ())
+        end_lapsed_jobs(committer, now_us)
+        if self._all_pinned:
+            listed = []  # somebody may be loading a checkpoint that we would take for garbage
+        verdict = judge(committer, {*listed, *(entry.key for entry in ended)})
+        files, freed, stuck = self._delete(verdict.dead, ended)
+        return GcReport(
+            floor=engine.floor,
+            versions=versions,
+            tables=tables,
+            tokens=tokens,
+            objects=len(ended),
+            files=files,
+            bytes_freed=freed,
+            log_files=self._drop_log() if self._drop_log is not None else 0,
+            kept=(*self._held(holders), *_left(verdict), *unlisted, *stuck),
+        )
+
+    def _free_dead(self) -> int:
+        """Delete files that need no word in the log to go; returns how many went."""
+        self._raise_bound()
+        listed, _ = self._list()
+        ended = self._forget_objects(self._core.engine.bound)
+        if self._all_pinned:
+            listed = []
+        verdict = judge(self._committer, {*listed, *(entry.key for entry in ended)})
+        return self._delete(verdict.dead, ended)[0]
+
+    def _list(self) -> tuple[list[str], list[Kept]]:
+        """All files in the store. While it is out of reach, memory can be freed all the same."""
+        try:
+            return list_files(self._core.engine.shelf.objects), []
+        except OSError as error:
+            return [], [Kept("files of dead jobs", f"the store cannot be listed: {error}")]
+
+    def _raise_floor(self) -> list[Holder]:
+        """Raise the floor to the horizon, durably, then the bound; returns who holds them."""
+        committer, engine = self._committer, self._core.engine
+        pins = read_pins(self._files)
+        order = 0
+        with committer.lock:
+            committer.check_running()
+            holders = self._holders(pins)
+            floor = horizon_of(holders)
+            if floor > engine.floor:
+                order = committer.append_system(FLOOR, encode_system(FloorNode(floor=floor)))
+                engine.floor = floor
+        if order:
+            committer.log.sync(order)
+        self._raise_bound()
+        return holders
+
+    def _raise_bound(self) -> None:
+        """Whoever pinned a snapshot before they could see the new floor keeps what they need."""
+        engine = self._core.engine
+        pins = [pin.ts for pin in read_pins(self._files)]
+        self._all_pinned = EVERYTHING in pins
+        engine.bound = min([engine.floor, *list(self._core.pins.values()), *pins])
+
+    def _holders(self, pins: Sequence[Pin]) -> list[Holder]:
+        core = self._core
+        return find_holders(
+            core.engine,
+            list(core.pins.values()),
+            pins,
+            until_us=core.clock.wall_us() - self._retention_us,
+            visible_ts=self._committer.log.visible_ts,
+        )
+
+    def _settle(self) -> None:
+        """After recovery: entries and tables that GC had forgotten are forgotten again."""
+        self._raise_bound()
+        self._forget_objects(self._core.engine.bound)
+        self._forget_tables(self._core.engine.bound)
+
+    def _forget_objects(self, bound: int) -> list[ObjectEntry]:
+        engine, lock = self._core.engine, self._committer.lock
+        ended: list[ObjectEntry] = []
+        for state in list(engine.tables.values()):
+            ended += forget_objects(state, bound, lock)
+        return ended
+
+    def _forget_tables(self, bound: int) -> tuple[int, list[ObjectEntry]]:
+        """Forget tables that were dropped at or before the bound, with all their objects."""
+        core, engine = self._core, self._core.engine
+        gone = engine.catalog.compact(bound)
+        orphans: list[ObjectEntry] = []
+        for entry in gone:
+            state = engine.tables.get(entry.id)
+            if state is not None:
+                orphans += state.shape.tier.by_id.values()
+        core.forget(entry.id for entry in gone)
+        return len(gone), orphans
+
+    def _delete(
+        self, keys: Iterable[str], ended: Iterable[ObjectEntry]
+    ) -> tuple[int, int, list[Kept]]:
+        """Delete these files: how many were there, their bytes, and what could not be deleted."""
+        shelf = self._core.engine.shelf
+        sizes: dict[str, int] = {}
+        for entry in ended:
+            sizes[entry.key] = entry.stats.size_bytes
+            if entry.file is not None:
+                shelf.reader.forget(entry.file)
+        count = freed = 0
+        stuck = []
+        for key in keys:
+            try:
+                size = 0 if key.endswith(TEMPORARY) else sizes.get(key) or shelf.objects.size(key)
+                shelf.objects.delete(key)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                stuck.append(Kept(key, f"cannot be deleted: {error}"))
+                continue
+            count += 1
+            freed += size
+        return count, freed, stuck
+
+    def _held(self, holders: Sequence[Holder]) -> list[Kept]:
+        """Who keeps what from being collected, the one that reaches back farthest first."""
+        engine = self._core.engine
+        ended = [
+            entry
+            for state in list(engine.tables.values())
+            for entry in state.shape.tier.by_id.values()
+            if entry.deleted_at < NEVER
+        ]
+        kept = []
+        for holder in sorted(holders, key=lambda one: one.ts):
+            held = [entry for entry in ended if entry.deleted_at > holder.ts]
+            size = sum(entry.stats.size_bytes for entry in held)
+            if held:
+                what = f"{len(held)} ended objects, {size:,} bytes"
+                kept.append(Kept(what, f"{holder.reason}, from {holder.ts} on"))
+            elif holder.ts < self._committer.log.visible_ts:
+                kept.append(Kept(f"history from {holder.ts} on", holder.reason))
+        return kept
+
+
+def _left(verdict: Verdict) -> list[Kept]:
+    kept = [Kept(key, "not a file of this database") for key in verdict.foreign[:FOREIGN_MAX]]
+    more = len(verdict.foreign) - FOREIGN_MAX
+    if more > 0:
+        kept.append(Kept(f"{more} more files", "not files of this database"))
+    if verdict.live:
+        kept.append(Kept(f"{len(verdict.live)} files", "their jobs are running"))
+    return kept

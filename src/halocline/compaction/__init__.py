@@ -1,19 +1,29 @@
 """Compaction: objects become better objects.
 
-stats.py is what a planner may know, shape.py measures it, plan.py decides (pure).
+gather.py   what a planner may know of a table           (stats.py: the form, shape.py: measured)
+plan.py     which objects are rewritten together, pure
+rewrite.py  files of one group -> files                  (merge.py: one sorted stream out of many)
+run.py      job, rewrite, commit, again                  (report.py: what was done)
 """
 
+from halocline.compaction.gather import Gatherer, policy_of
 from halocline.compaction.plan import CompactPolicy, CompactReason, Group, Plan, plan_compaction
+from halocline.compaction.report import CompactReport
+from halocline.compaction.run import Compactor
 from halocline.compaction.shape import Shape, measure
 from halocline.compaction.stats import ObjectStats
 
 __all__ = [
     "CompactPolicy",
     "CompactReason",
+    "CompactReport",
+    "Compactor",
+    "Gatherer",
     "Group",
     "ObjectStats",
     "Plan",
     "Shape",
     "measure",
     "plan_compaction",
+    "policy_of",
 ]

@@ -6,6 +6,7 @@
     line.py       leader and followers                  writer.py   reserve, append, wait -> Log
     published.py  how far others may read               follow.py   reading beside the writer
     replay.py     from entries to whole transactions    broker.py   a log that others keep
+    places.py     where reading may begin
 
 Start with format.py, then writer.py and recover.py. The bytes are in docs/formats/log.md.
 """
@@ -13,6 +14,7 @@ Start with format.py, then writer.py and recover.py. The bytes are in docs/forma
 from halocline.log.broker import BrokerLog
 from halocline.log.follow import Follower, LogGone
 from halocline.log.format import AC, CKP, COMMITS, PARTS, PC, RB, SYSTEM, UC, Entry
+from halocline.log.places import Place
 from halocline.log.record import (
     DDL_CD,
     DDL_CI,
@@ -30,6 +32,7 @@ from halocline.log.record import (
     OBJ_C,
     OBJ_D,
     PAGE_M,
+    ROOT,
     SNAPSHOT,
     decode_payload,
     encode_payload,
@@ -61,6 +64,7 @@ __all__ = [
     "PARTS",
     "PC",
     "RB",
+    "ROOT",
     "SNAPSHOT",
     "SYSTEM",
     "UC",
@@ -69,6 +73,7 @@ __all__ = [
     "Follower",
     "Log",
     "LogGone",
+    "Place",
     "Record",
     "Recovery",
     "decode_payload",

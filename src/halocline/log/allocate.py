@@ -23,7 +23,6 @@ Invariants
 from __future__ import annotations
 
 from _thread import RLock
-from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from halocline.config import Options
@@ -52,7 +51,6 @@ class Allocator:
         self.mutex = RLock()
         self._ready: list[Fresh] = []
         self._sealed: list[tuple[File, int]] = []
-        self._firsts: list[tuple[int, int]] = []
 
     def first_file(self, number: int) -> Fresh:
         """The file of a new epoch. FileExistsError if somebody has begun one meanwhile."""
@@ -105,21 +103,11 @@ class Allocator:
         except OSError:
             pass
 
-    def note(self, first_order: int, number: int) -> None:
-        """Remember which file begins with which order."""
-        self._firsts.append((first_order, number))
-
-    def file_of(self, order: int) -> int:
-        """The last file that begins at or before that order."""
-        place = bisect_right(self._firsts, order, key=lambda first: first[0])
-        return self._firsts[max(place - 1, 0)][1]
-
     def remove_before(self, keep: int) -> None:
         """Delete files, oldest first, so that what is left never has a hole."""
         for number in log_numbers(self._files):
             if number < keep:
                 self._files.remove(path_of(number))
-        self._firsts = [first for first in self._firsts if first[1] >= keep]
 
     def trim_file(self, number: int, end: int) -> None:
         """Trim a file of an earlier epoch."""

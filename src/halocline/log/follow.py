@@ -25,6 +25,7 @@ from halocline.config import Options
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.log.format import SECTOR, Entry, FileHeader, decode_file_header
 from halocline.log.names import log_numbers, path_of, read_image
+from halocline.log.places import Place
 from halocline.log.published import Published, PublishedPage
 from halocline.log.recover import Recovery
 from halocline.log.scan import Cursor, check_follows, read_entries
@@ -49,8 +50,10 @@ class Follower:
         *,
         start_order: int = 0,
         after: Recovery | None = None,
+        start: Place | None = None,
     ) -> None:
-        """Begin at that order (0: the oldest there is), or where `read_log` ended."""
+        """Begin at that order (0: the oldest there is), or where `read_log` ended, or at a place
+        that a checkpoint names."""
         del options
         self.visible_ts = 0
         self.epoch = 0
@@ -60,6 +63,9 @@ class Follower:
         self._uuid = b""
         self._cursor: Cursor | None = None
         self._file: File | None = None
+        self._start = start
+        if start is not None:
+            self._start_order = start.order
         if after is not None and after.spans:
             self._uuid = after.uuid
             self._cursor = replace(after.tail, lsns=list(after.tail.lsns))
@@ -87,6 +93,11 @@ class Follower:
         self.visible_ts = max(self.visible_ts, position.visible_ts)
         self.epoch = position.epoch
 
+    @property
+    def uuid(self) -> bytes:
+        """The database that is followed; empty before the first poll."""
+        return self._uuid
+
     def is_published(self) -> bool:
         """Has a writer said how far its log is durable?"""
         return self._position() is not None
@@ -113,6 +124,10 @@ class Follower:
     def _begin(self, position: Published) -> Cursor:
         """Stand in front of the file that holds the first entry wanted."""
         self._uuid = position.uuid
+        if self._start is not None:
+            self._header(self._start.number, self._start_order)
+            self._cursor = self._start.cursor()
+            return self._cursor
         numbers = [number for number in log_numbers(self._files) if number <= position.file]
         for number in reversed(numbers):
             header = self._header(number, self._start_order)

@@ -43,14 +43,15 @@ def frame(
 
     `seed` is that of the file (`file_seed`); `synced` the highest order known to be durable.
     """
-    if isinstance(payload, memoryview):
-        payload = bytes(payload)
     size = len(payload)
     if not 0 < group <= GROUP_MAX or not 0 <= type < MASKED or size > PAYLOAD_BYTES_MAX:
         raise UsageError(f"no entry of group {group}, type {type:#x} and {size} bytes")
-    if size >= 256 and ZERO_RUN in payload:
-        payload = mask(payload, at.order)
-        type |= MASKED
+    if size >= 256:
+        if isinstance(payload, memoryview):
+            payload = bytes(payload)
+        if ZERO_RUN in payload:
+            payload = mask(payload, at.order)
+            type |= MASKED
     fields = _pack_fields(group, at.lsns[group] + 1, size, type, at.order, synced)
     header = fields + _pack_seal(crc32(fields, seed), MARK)
     crc = crc32(payload, crc32(header, crc32(_pack_u32(at.crc))))

@@ -37,6 +37,7 @@ JOB: Final = 0x0D
 FLOOR: Final = 0x0E
 EPOCH: Final = 0x0F
 SNAPSHOT: Final = 0x10
+ROOT: Final = 0x11
 
 INFO_BYTES_MAX: Final = 0xFFFF
 NO_PREVIOUS: Final = (0, 0)

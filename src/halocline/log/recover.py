@@ -20,6 +20,12 @@ Why the tail is written again. After a failed fsync the kernel may show bytes th
 disk, and call them clean. Everything that no later entry calls synced is therefore written once
 more, the same bytes to the same place, and synced before anyone is told of it.
 
+Why a checkpoint makes the beginning dispensable. It names a place (places.py) with all that the
+chain needs, and was made durable in front of a CKP entry that stands behind that place. Files in
+front of it are then not read, only their headers; what is read goes on from the place, checked as
+strictly as ever. Without a place the whole log is surveyed, and must begin with file 1 or hold a
+CKP entry.
+
 A crash inside the repair changes nothing of this: it writes the bytes that are already there, and
 zeros where nothing valid stands, so the next recovery finds the same entries. The published
 position is a lower bound: a log that ends before it has lost acknowledged commits.
@@ -38,6 +44,7 @@ from halocline.config import Options
 from halocline.errors import CorruptionError, UnavailableError
 from halocline.log.format import CKP, SECTOR, Entry, FileHeader, decode_file_header
 from halocline.log.names import LOG_DIRECTORY, log_numbers, path_of, read_image
+from halocline.log.places import Place, beginning
 from halocline.log.published import Published, read_published
 from halocline.log.scan import Cursor, check_follows, check_torn, offset_of, read_entries
 from halocline.store import Files
@@ -62,6 +69,9 @@ class Recovery:
     epoch: int
     """The last epoch that wrote; 0 in a new database."""
     spans: tuple[Span, ...]
+    """All files; those in front of `begin` have not been read."""
+    begin: Place | None
+    """Where reading begins; None in an empty log."""
     tail: Cursor
     checkpoint: Entry | None
     """The last CKP entry (W-16)."""
@@ -72,8 +82,8 @@ class Recovery:
 
     @property
     def first_order(self) -> int:
-        """The oldest order that the log still holds, if it holds any."""
-        return self.spans[0].header.first_order if self.spans else 1
+        """The oldest order that can be read, if there is any."""
+        return self.begin.order if self.begin is not None else 1
 
     @property
     def next_order(self) -> int:
@@ -88,27 +98,42 @@ class Recovery:
             raise CorruptionError(
                 LOG_DIRECTORY, f"begins with entry {self.first_order}; {start_order} is missing"
             )
-        for position, span in enumerate(self.spans):
-            rest = self.spans[position + 1 :]
-            if rest and rest[0].header.first_order <= start_order:
+        for span, place in self.parts():
+            if span.header.number < self.tail.number and self._ends(span) <= start_order:
                 continue
-            cursor = Cursor.begin(span.header)
-            image = read_image(self.files, span.header.number, span.end)
-            found = read_entries(image, 0, span.end, cursor)
-            if start_order > span.header.first_order:
+            cursor = place.cursor()
+            base = place.offset - place.offset % SECTOR
+            image = read_image(self.files, place.number, span.end - base, base)
+            found = read_entries(image, base, span.end, cursor)
+            if start_order > place.order:
                 found = (entry for entry in found if entry.order >= start_order)
             yield from found
             if cursor.offset != span.end:
                 raise CorruptionError(
-                    path_of(span.header.number), "changed while it was read", offset=cursor.offset
+                    path_of(place.number), "changed while it was read", offset=cursor.offset
                 )
 
+    def parts(self) -> Iterator[tuple[Span, Place]]:
+        """The files that are read, each with the place where reading it begins."""
+        begin = self.begin
+        for span in self.spans:
+            if begin is not None and span.header.number >= begin.number:
+                inside = span.header.number == begin.number
+                yield span, begin if inside else beginning(span.header)
 
-def recover(files: Files, *, options: Options, clock: Clock) -> Recovery:
-    """Check the log and repair its tail. The caller holds the database's lock."""
+    def _ends(self, span: Span) -> int:
+        """The order after the last one of a sealed file."""
+        following = next(s for s in self.spans if s.header.number == span.header.number + 1)
+        return following.header.first_order
+
+
+def recover(
+    files: Files, *, options: Options, clock: Clock, start: Place | None = None
+) -> Recovery:
+    """Check the log, from a checkpoint's place on, and repair its tail. Caller holds the lock."""
     del options  # The sizes of files that exist are in the files.
     try:
-        found, image, leftovers = _survey(files)
+        found, image, leftovers = _survey(files, start)
         if found.spans:
             _rewrite_tail(files, found, image)
         # Highest first, so that what is left never has a hole.
@@ -120,34 +145,41 @@ def recover(files: Files, *, options: Options, clock: Clock) -> Recovery:
     return replace(found, uuid=uuid, repaired=True)
 
 
-def read_log(files: Files, options: Options) -> Recovery:
+def read_log(files: Files, options: Options, start: Place | None = None) -> Recovery:
     """Look at a log that nobody is writing, up to its valid end. Changes nothing."""
     del options
     for _ in range(_READ_ONLY_TRIES - 1):
         try:
-            return _survey(files)[0]
+            return _survey(files, start)[0]
         except (FileNotFoundError, CorruptionError):
             # A writer may just have started: look again before calling it damage.
             continue
-    return _survey(files)[0]
+    return _survey(files, start)[0]
 
 
-def _survey(files: Files) -> tuple[Recovery, bytes, list[int]]:
+def _survey(files: Files, start: Place | None = None) -> tuple[Recovery, bytes, list[int]]:
     """What the log holds; the image of its last file; numbers of files that hold nothing."""
     # Before the log is read, because a writer may be moving it on meanwhile.
     published = read_published(files)
     numbers = log_numbers(files)
     headers, leftovers = _headers(files, numbers)
     uuid = headers[0].uuid if headers else b""
+    begin = _begin(headers, start)
     cursor = Cursor(number=0, epoch=0, offset=0, order=1, crc=0)
     spans: list[Span] = []
     checkpoint: Entry | None = None
     image = b""
     for header, following in pairwise([*headers, None]):
         assert header is not None
-        if spans or header.number == 1:
+        if begin is not None and header.number < begin.number:
+            assert following is not None
+            spans.append(Span(header=header, end=following.previous_end))
+            continue
+        if begin is not None and header.number == begin.number:
+            cursor = begin.cursor()
+        else:
             check_follows(header, cursor, uuid)
-        cursor = Cursor.begin(header)
+            cursor = Cursor.begin(header)
         image = read_image(files, header.number)
         limit = len(image) if following is None else following.previous_end
         for entry in read_entries(image, 0, limit, cursor):
@@ -174,6 +206,7 @@ def _survey(files: Files) -> tuple[Recovery, bytes, list[int]]:
             uuid=uuid,
             epoch=cursor.epoch,
             spans=tuple(spans),
+            begin=begin,
             tail=cursor,
             checkpoint=checkpoint,
             cut_bytes=max(0, len(image.rstrip(b"\0")) - cursor.offset),
@@ -182,6 +215,21 @@ def _survey(files: Files) -> tuple[Recovery, bytes, list[int]]:
         image,
         leftovers,
     )
+
+
+def _begin(headers: list[FileHeader], start: Place | None) -> Place | None:
+    """Where to begin: at the start that a checkpoint names, else at the first file."""
+    if start is None:
+        if headers and headers[0].number == 1:
+            check_follows(headers[0], Cursor(0, 0, 0, 1, 0), headers[0].uuid)
+        return beginning(headers[0]) if headers else None
+    header = next((one for one in headers if one.number == start.number), None)
+    if header is None:
+        raise CorruptionError(path_of(start.number), "the log file is missing")
+    first = beginning(header)
+    if first.epoch != start.epoch or first[2:4] > start[2:4]:
+        raise CorruptionError(path_of(start.number), "is not the file that the checkpoint names")
+    return start
 
 
 def _headers(files: Files, numbers: list[int]) -> tuple[list[FileHeader], list[int]]:
@@ -197,6 +245,8 @@ def _headers(files: Files, numbers: list[int]) -> tuple[list[FileHeader], list[i
             raise CorruptionError(path_of(number), f"is file number {header.number}, misnamed")
         if leftovers:
             raise CorruptionError(path_of(leftovers[0]), "has lost its header", offset=0)
+        if headers and header.uuid != headers[0].uuid:
+            raise CorruptionError(path_of(number), "the file belongs to another database")
         headers.append(header)
     if leftovers and not headers and numbers[0] != 1:
         raise CorruptionError(path_of(numbers[0]), "has lost its header", offset=0)
@@ -217,10 +267,13 @@ def _check_reaches(published: Published | None, uuid: bytes, tail: Cursor) -> No
 
 def _rewrite_tail(files: Files, found: Recovery, image: bytes) -> None:
     """Make durable what may not be, and zero what was cut."""
-    header, tail = found.spans[-1].header, found.tail
-    durable = tail.synced >= header.first_order
-    start = offset_of(image, tail.synced + 1, header) if durable else 0
-    file = files.open(path_of(header.number))
+    tail = found.tail
+    *_, (_, place) = found.parts()
+    begin = place.cursor()
+    # The header of a file is durable once anything in it is known to be.
+    whole = place.offset == SECTOR and tail.synced < place.order
+    start = 0 if whole else offset_of(image, tail.synced + 1, begin)
+    file = files.open(path_of(tail.number))
     try:
         file.pwrite(image[start : tail.offset] + bytes(found.cut_bytes), start)
         file.sync()

@@ -158,10 +158,10 @@ def read_entries(image: bytes, base: int, limit: int, cursor: Cursor) -> Iterato
         yield _new(Entry, (group, lsn, kind, found, payload, epoch))
 
 
-def offset_of(image: bytes, order: int, header: FileHeader) -> int:
-    """Where the entry of that order begins in an image that has been read and found valid."""
-    at = SECTOR
-    for _ in range(order - header.first_order):
+def offset_of(image: bytes, order: int, begin: Cursor) -> int:
+    """Where the entry of that order begins in an image that was found valid from `begin` on."""
+    at = begin.offset
+    for _ in range(order - begin.order):
         at = align(at)
         at += FRAME_BYTES + HEADER.unpack_from(image, at)[2]
     return at

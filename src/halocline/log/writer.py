@@ -46,6 +46,7 @@ from halocline.log.format import CKP, ENTRY_EXTRA_MAX, PAYLOAD_BYTES_MAX, SECTOR
 from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
+from halocline.log.places import Places
 from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
@@ -74,8 +75,7 @@ class Log:
         self._allocator = Allocator(files, options)
         # Where the next entry goes. Changed under the commit lock only.
         self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
-        for span in recovery.spans:
-            self._allocator.note(span.header.first_order, span.header.number)
+        self.places = Places(self._next, [span.header for span in recovery.spans])
         self._checkpoint = recovery.checkpoint.order if recovery.checkpoint else 0
         self._sync_always = durability == "sync"
         self._unsynced_max = options.log_buffer_bytes
@@ -90,7 +90,7 @@ class Log:
         self._owed = False
         self._flusher: Flusher | None = None
         if not self._sync_always:
-            self._flusher = Flusher(options.async_sync_ms / 1000, self._sync_now, self.poison)
+            self._flusher = Flusher(options.async_sync_ms / 1000, self._flush, self.poison)
             self._touch = self._flusher.touch
 
     @classmethod
@@ -155,8 +155,7 @@ class Log:
                 return order
             # Async: the commit lock makes us the only writer.
             tape.put(entry, offset, mark)
-            if visible_ts > self.visible_ts:
-                self._see(visible_ts)
+            self._see(visible_ts)
             self._reached = order
             self._touch()
             if end > self._owed_at:
@@ -179,7 +178,7 @@ class Log:
         try:
             if order > self._reached:
                 self._take_turns(order)
-            elif self._owed:
+            elif self._spare_at < _LAST or self._too_much_unsynced():
                 self._sync_now()
             if self._tape.synced.end > self._spare_at:
                 self._tidy()
@@ -224,20 +223,20 @@ class Log:
 
     def poison(self, error: BaseException) -> None:
         """Refuse everything from now on, and wake all who wait."""
-        if self.failed is None:
-            self.failed = error
+        self.failed = self.failed or error
         self._resume()
         self._watchers.wake_up_to(_LAST)
 
     def file_of(self, order: int) -> int:
         """The number of the file that holds that order, or that it would go to."""
-        return self._allocator.file_of(order)
+        return self.places.file_of(order)
 
     def truncate_before(self, file_number: int) -> None:
         """Delete whole files, oldest first (W-19), as far as a durable checkpoint allows."""
         if 0 < self._checkpoint <= self._tape.durable:
-            keep = min(file_number, self._allocator.file_of(self._checkpoint))
+            keep = min(file_number, self.places.file_of(self._checkpoint))
             self._allocator.remove_before(keep)
+            self.places.forget_before(keep)
 
     def close(self) -> None:
         """Make everything durable and let go. Twice is harmless."""
@@ -280,9 +279,9 @@ class Log:
     def _next_files(self, payload_bytes: int) -> list[Fresh]:
         if payload_bytes > PAYLOAD_BYTES_MAX:
             raise UsageError(f"an entry of {payload_bytes} bytes is longer than the log allows")
-        need = payload_bytes + _RESERVE_EXTRA
+        active = self._tape.active.number
         try:
-            return self._allocator.next_files(self._tape.active.number, need)
+            return self._allocator.next_files(active, payload_bytes + _RESERVE_EXTRA)
         except OSError as error:
             raise UnavailableError(f"no room for the log: {error}") from error
 
@@ -299,9 +298,7 @@ class Log:
 
     def _as_written(self, fresh: Fresh) -> Fresh:
         """Async mode writes through memory (decision 0002)."""
-        if self._sync_always:
-            return fresh
-        return fresh._replace(file=fresh.file.mapped(fresh.size))
+        return fresh if self._sync_always else fresh._replace(file=fresh.file.mapped(fresh.size))
 
     def _begin(self, fresh: Fresh) -> bytes:
         """Let the next entry go to the beginning of this file; returns its header."""
@@ -313,8 +310,9 @@ class Log:
         self._seed = file_seed(fresh.number)
         self._size = fresh.size
         self._spare_at = fresh.size // 2
-        self._owed_at = min(self._spare_at, self._unsynced_max)
-        self._allocator.note(at.order, fresh.number)
+        # Async: from half of the file on the flusher makes the spare, unless it comes too late.
+        self._owed_at = min(fresh.size - fresh.size // 8, self._unsynced_max)
+        self.places.enter(header, self._ts)
         return header.encode()
 
     def _tidy(self) -> None:
@@ -341,11 +339,10 @@ class Log:
 
     def _lead(self) -> None:
         """Work for everybody whose entries are on the tape."""
-        tape = self._tape
         try:
-            tape.write()
+            self._tape.write()
             if self._sync_always or self._too_much_unsynced():
-                tape.sync()
+                self._tape.sync()
         except OSError as error:
             self.poison(error)
         else:
@@ -353,12 +350,9 @@ class Log:
 
     def _advance(self) -> None:
         """What follows from the work of a leader: first visible, then reached."""
-        if self._sync_always:
-            mark = self._tape.synced
-        else:
-            mark = self._tape.written
-            if self._flusher is not None:
-                self._flusher.touch()
+        mark = self._tape.synced if self._sync_always else self._tape.written
+        if self._flusher is not None:
+            self._flusher.touch()
         self._see(mark.visible_ts)
         self._reached = mark.order
 
@@ -387,6 +381,12 @@ class Log:
             self._tape.sync()
         except OSError as error:
             self.poison(error)
+
+    def _flush(self) -> None:
+        """Async, in the flusher's thread: sync, and make the spare while nobody waits for it."""
+        self._sync_now()
+        if self.failed is None and self._tape.synced.end > self._spare_at:
+            self._tidy()
 
     def _see(self, ts: int) -> None:
         if ts > self.visible_ts:

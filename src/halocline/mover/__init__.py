@@ -1,8 +1,11 @@
 """The tuple mover: rows and tombstones leave L0 and become objects.
 
-plan.py decides (pure). What it decides is carried out elsewhere in this room.
+measure.py     what L0 weighs                          plan.py      what leaves it (pure)
+gather.py      rows and tombstones as Arrow            run.py       job, files, commit, trim
+pressure.py    writers wait when memory is short       background.py  the thread
 """
 
+from halocline.mover.background import Background
 from halocline.mover.plan import (
     L0Stats,
     MovePlan,
@@ -10,5 +13,15 @@ from halocline.mover.plan import (
     plan_move,
     plan_moves,
 )
+from halocline.mover.run import Moved, Mover
 
-__all__ = ["L0Stats", "MovePlan", "MovePolicy", "plan_move", "plan_moves"]
+__all__ = [
+    "Background",
+    "L0Stats",
+    "MovePlan",
+    "MovePolicy",
+    "Moved",
+    "Mover",
+    "plan_move",
+    "plan_moves",
+]

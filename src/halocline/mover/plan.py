@@ -37,7 +37,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
-from halocline.config import MIB
+from halocline.config import MIB, Options
 from halocline.ids import TableId
 
 
@@ -72,6 +72,23 @@ class MovePolicy:
     tombstone_bytes_min: int = 32 * MIB
     delay_s_max: float = 0.1
     """The longest that one commit waits for the mover when memory is short."""
+
+    @classmethod
+    def of(cls, options: Options, budget_bytes: int) -> MovePolicy:
+        """What a database's options say, when L0 of all tables may take `budget_bytes`.
+
+        One table may take half of that, so that the mover starts before memory is short.
+        """
+        half = max(1, budget_bytes // 2)
+        return cls(
+            object_rows_max=options.object_rows,
+            object_bytes_max=min(256 * MIB, half),
+            rows_min=options.move_rows,
+            bytes_min=min(options.move_bytes, half),
+            age_s_max=options.move_age_s,
+            tombstones_min=options.move_tombstones,
+            tombstone_bytes_min=min(32 * MIB, half),
+        )
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -5,11 +5,13 @@
     read.py       verified reading                             -> Reader
     point.py      one key, or many, in one object              -> Finder
     pool.py       memory with a budget                         -> Pool
+    shelf.py      the store with its reader and pools          -> Shelf
     zonemap.py    bounds of a column                           -> Zonemap
     bloom.py      Parquet's split-block bloom filter
     columns.py    hidden columns, ids, encodings
     keybytes.py   keys of whole tables as bytes (xxh3.py: their hashes)
     batch.py      many keys to look for, keyblock.py: where one looks for them
+    blocks.py     decoded blocks, kept in the pools
     directory.py  where the pages of a block are
     splice.py     a small Parquet file around some pages
     footer.py     what Parquet says about a finished file
@@ -21,6 +23,7 @@ Start with docs/formats/object.md, then write.py and read.py.
 from halocline.objects.point import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
+from halocline.objects.shelf import Shelf
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.write import write_data, write_tombstones
 from halocline.objects.zonemap import Zonemap
@@ -31,6 +34,7 @@ __all__ = [
     "ObjectStats",
     "Pool",
     "Reader",
+    "Shelf",
     "Zonemap",
     "write_data",
     "write_tombstones",

@@ -47,12 +47,20 @@ class KeyBatch:
         else:
             order, first, self.keys = _sorted_keys(key_bytes(table, names))
         self._order = order
+        self._names = names
+        self._ends = table.take(pa.array(order[[0, -1]] if self.size else order))
         self._starts = np.append(np.flatnonzero(first), self.size)
         rows = table.take(pa.array(order[first])) if len(names) > 1 or self.ints is None else None
         self.column: Any = rows.column(0).combine_chunks() if rows is not None else None
         self.pk64 = pk64(rows, names) if rows is not None and len(names) > 1 else None
         self._rows = rows
         self._types = [schema.columns[at].type for at in schema.key_positions]
+
+    @property
+    def bounds(self) -> tuple[bytes, bytes]:
+        """The lowest and the highest key, as bytes."""
+        low, high = key_bytes(self._ends, self._names).to_pylist()
+        return low, high
 
     def __len__(self) -> int:
         """Distinct keys."""

@@ -32,10 +32,14 @@ class KeyBlock:
 
     __slots__ = (
         "_column",
+        "_first_rowid",
         "_ints",
         "_pk64",
         "_reader",
-        "rowids",
+        "_rowids",
+        "_to_int",
+        "_view",
+        "keys",
         "rows",
         "size_bytes",
         "stamps",
@@ -47,20 +51,35 @@ class KeyBlock:
         keys = table.select(list(schema.primary_key))
         self.start = start
         self.rows: int = table.num_rows
+        self.keys = keys
         self._reader = cells(keys.to_batches()[0])
-        self.rowids = _ints(table, ROWID)
+        rowids = _ints(table, ROWID)
+        self._first_rowid = int(rowids[0]) if _are_dense(rowids) else -1
+        self._rowids = None if self._first_rowid >= 0 else rowids
         self.stamps = _ints(table, COMMIT_TS) if COMMIT_TS in table.column_names else None
         self._pk64 = table.column(PK64).chunk(0) if PK64 in table.column_names else None
         self._column = keys.column(0).chunk(0)
         integers = schema.key_column(keys)
         self._ints = None if integers is None else integers.values
+        self._to_int = None if integers is None else integers.to_int
+        # Bisecting a memoryview of integers takes 1 us, cells one by one 7.
+        self._view = None if integers is None else np.ascontiguousarray(integers.values).data
         # Keys narrower than 64 bits stand here twice.
         widened = self._ints is not None and self._column.type.bit_width < 64
-        self.size_bytes: int = table.nbytes + (8 * self.rows if widened else 0)
+        kept = table if self._rowids is not None else table.drop_columns(ROWID)
+        self.size_bytes: int = kept.nbytes + (8 * self.rows if widened else 0)
 
     def loaded(self) -> tuple[KeyBlock, int]:
         """Itself and its size, as a pool wants them."""
         return self, self.size_bytes
+
+    def rowid(self, row: int) -> int:
+        """The RowID of one row."""
+        return self._first_rowid + row if self._rowids is None else int(self._rowids[row])
+
+    def rowids_of(self, rows: Int64Array) -> Int64Array:
+        """The RowIDs of these rows."""
+        return rows + self._first_rowid if self._rowids is None else self._rowids[rows]
 
     def stamps_of(self, rows: Int64Array, file: ObjectFile) -> Int64Array:
         """The timestamps of these rows: their own, or their object's."""
@@ -70,11 +89,27 @@ class KeyBlock:
 
     def find(self, key: tuple[Any, ...]) -> range:
         """The rows that hold a key, given as a tuple."""
-        reader, rows = self._reader, self.rows
+        rows, view = self.rows, self._view
+        if view is not None and self._to_int is not None:
+            wanted = self._to_int(key[0])
+            low = high = bisect_left(view, wanted)
+            while high < rows and view[high] == wanted:
+                high += 1
+            return range(low, high)
+        reader = self._reader
         low = high = bisect_left(range(rows), key, key=reader)
         while high < rows and reader(high) == key:
             high += 1
         return range(low, high)
+
+    def left(self, key: tuple[Any, ...]) -> int:
+        """How many rows have a lower key, given as a tuple."""
+        return self.find(key).start
+
+    def key(self, row: int) -> tuple[Any, ...]:
+        """The key of a row, as a tuple."""
+        key: tuple[Any, ...] = self._reader(row)
+        return key
 
     def match(self, batch: KeyBatch, places: Int64Array) -> Matches:
         """The rows that hold any of the keys at these places of a batch."""
@@ -98,6 +133,13 @@ class KeyBlock:
         ]
         pairs = np.array(hits, np.int64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
+
+
+def _are_dense(rowids: Int64Array) -> bool:
+    """Do they count up by one, as those of a bulk load do? Then they need no room."""
+    return int(rowids[-1]) - int(rowids[0]) == len(rowids) - 1 and bool(
+        np.all(rowids[1:] > rowids[:-1])
+    )
 
 
 def _ints(table: Any, name: str) -> Int64Array:

@@ -136,6 +136,10 @@ class Pool:
         known = self._nodes.get(node)
         return known is not None and known.ready
 
+    def has_room(self, size: int) -> bool:
+        """Would so many bytes fit without driving anything out?"""
+        return self._used + size <= self.budget_bytes
+
     def drop(self, node: Hashable) -> bool:
         """Forget a node that will not be wanted again, without unloading; False if it is held."""
         with self._lock:

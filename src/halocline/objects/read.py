@@ -21,7 +21,7 @@ Not here: single keys (point.py), which objects to read (read/).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from halocline.objects.columns import COMMIT_TS, COMMIT_TS_ID, HIDDEN, ROWID
 from halocline.objects.directory import Directory, decode_directory
 from halocline.objects.pool import Handle, Pool
 from halocline.objects.splice import Chunk, decode
-from halocline.objects.stats import ObjectFile
+from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.schema import Column, Schema
 from halocline.store.objects import Objects
 
@@ -78,7 +78,11 @@ class Reader:
         self._objects = objects
         self._index = index
         self._verified: set[tuple[str, bytes]] = set()
+        self.inspected: dict[tuple[str, bytes], ObjectStats] = {}
+        """Files whose content has been compared with these statistics (inspect.py)."""
         self._lock = Lock()
+        self.vanished: Callable[[str], None] | None = None
+        """Asked about a missing file first: whoever knows a better reason than damage raises it."""
 
     def verify(self, file: ObjectFile, *, again: bool = False) -> None:
         """Compare the whole file with its digest, once in the life of this reader."""
@@ -99,6 +103,7 @@ class Reader:
         """The file is gone for good."""
         with self._lock:
             self._verified.discard(file.id)
+            self.inspected.pop(file.id, None)
         self._index.drop(("tail", file.id))
 
     def tail(self, file: ObjectFile) -> Handle:
@@ -106,6 +111,10 @@ class Reader:
         return self._index.pin(
             ("tail", file.id), lambda: self._load_tail(file), expect=file.stats.tail_bytes
         )
+
+    def knows_tail(self, file: ObjectFile) -> bool:
+        """Is the file's tail in memory?"""
+        return self._index.loaded(("tail", file.id))
 
     def read(
         self,
@@ -252,6 +261,8 @@ class Reader:
         try:
             data = self._objects.read(file.key, offset, size)
         except FileNotFoundError:
+            if self.vanished is not None:
+                self.vanished(file.key)
             raise CorruptionError(file.key, "the file is missing") from None
         except OSError as error:
             raise UnavailableError(f"{file.key} cannot be read: {error}") from error

@@ -26,7 +26,7 @@ Not here: sorting (mover/, compaction/), names of files and their jobs (mover/).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,12 +39,14 @@ from halocline.objects.columns import (
     COMMIT_TS,
     PK64,
     ROWID,
+    TEXTS,
     Order,
     choose_encodings,
     data_columns,
     file_schema,
     is_composite,
     leaf_paths,
+    leaf_types,
     tombstone_columns,
 )
 from halocline.objects.directory import encode_directory
@@ -131,7 +133,7 @@ def _encode(
     bloom = _bloom_name(columns, schema, kind)
     raw = _parquet(table, columns, sorted_by, bloom, block_rows, group_rows)
     data, tail_bytes = _with_directory(raw, table, sorted_by, block_rows)
-    return data, _stats(table, schema, kind, order, data, tail_bytes)
+    return data, _stats(table, schema, kind, order, data, tail_bytes, _text_bounds(raw, columns))
 
 
 def _parquet(
@@ -146,18 +148,21 @@ def _parquet(
     leaves = [column.name for column in columns for _ in leaf_paths(column)]
     rows = min(group_rows, table.num_rows)
     filters = {bloom: {"ndv": rows, "fpp": BLOOM_FALSE_POSITIVES}} if bloom else None
+    paths = [path for column in columns for path in leaf_paths(column)]
+    codecs = {path: "none" if path in encodings.raw else "zstd" for path in paths}
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         table.schema,
-        compression="zstd",
-        compression_level=1,
+        compression=codecs,
+        compression_level={path: 1 for path, codec in codecs.items() if codec == "zstd"},
         use_dictionary=encodings.dictionary,
         column_encoding=encodings.special,
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         data_page_size=_NO_LIMIT,
         write_batch_size=block_rows,
         max_rows_per_page=block_rows,
+        write_statistics=_with_statistics(table, columns),
         write_page_index=True,
         write_page_checksum=True,
         sorting_columns=[pq.SortingColumn(leaves.index(name)) for name in sorted_by],
@@ -170,6 +175,30 @@ def _parquet(
             part = table.slice(start, group_rows).combine_chunks()
             writer.write_table(part, row_group_size=group_rows)
     return memoryview(sink.getvalue()).cast("B")
+
+
+def _with_statistics(table: Any, columns: Sequence[Column]) -> list[str]:
+    """Leaves that get minimum and maximum in the file.
+
+    Parquet leaves NaN out of them, and DuckDB then takes a column for free of NaN: `isnan(v)` found
+    nothing. So a column that holds one has none; our own zonemaps count NaN.
+    """
+    kept = []
+    for column in columns:
+        paths = leaf_paths(column)
+        if family(column.type) in ("list", "struct"):
+            kept += [
+                path
+                for path, leaf in zip(paths, leaf_types(column), strict=True)
+                if not pa.types.is_floating(leaf)
+            ]
+        elif not pa.types.is_floating(column.type) or not _has_nan(table.column(column.name)):
+            kept += paths
+    return kept
+
+
+def _has_nan(values: Any) -> bool:
+    return bool(pc.any(pc.is_nan(values)).as_py())
 
 
 def _bloom_name(columns: Sequence[Column], schema: Schema, kind: Kind) -> str | None:
@@ -214,8 +243,36 @@ def _with_directory(
     return data, len(data) - layout.tail_start
 
 
+def _text_bounds(raw: memoryview, columns: Sequence[Column]) -> dict[str, tuple[Any, Any]]:
+    """Lowest and highest texts by column, as Parquet's writer has found them on its way.
+
+    It leaves out very long ones; whoever is not named here has to be looked at again.
+    """
+    leaves = [column for column in columns for _ in leaf_paths(column)]
+    texts = [at for at, column in enumerate(leaves) if family(column.type) in TEXTS]
+    if not texts:
+        return {}
+    metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(raw)))
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found: dict[str, tuple[Any, Any]] = {}
+    for at in texts:
+        stats = [group.column(at).statistics for group in groups]
+        if all(one is not None and (one.has_min_max or not one.num_values) for one in stats):
+            valued = [one for one in stats if one.has_min_max]
+            if valued:
+                low, high = min(one.min for one in valued), max(one.max for one in valued)
+                found[leaves[at].name] = (low, high)
+    return found
+
+
 def _stats(
-    table: Any, schema: Schema, kind: Kind, order: Order, data: bytes, tail_bytes: int
+    table: Any,
+    schema: Schema,
+    kind: Kind,
+    order: Order,
+    data: bytes,
+    tail_bytes: int,
+    bounds: Mapping[str, tuple[Any, Any]],
 ) -> ObjectStats:
     key_min, key_max = _key_range(table, schema, order)
     rowid_min, rowid_max = _int_range(table, ROWID)
@@ -235,7 +292,7 @@ def _stats(
         commit_ts_min=stamps[0],
         commit_ts_max=stamps[1],
         zonemaps={
-            column.id: zonemap(table.column(column.name))
+            column.id: zonemap(table.column(column.name), bounds.get(column.name))
             for column in schema.columns
             if column.name in table.column_names
         },

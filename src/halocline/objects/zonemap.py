@@ -89,8 +89,11 @@ class Zonemap:
         return cls(rows=wire[1], nulls=wire[2], nans=wire[3], min=low, max=high)
 
 
-def zonemap(column: Any) -> Zonemap:
-    """Of a canonical column, an array or chunked array. 1 M rows: ints 0.4 ms, strings 12 ms."""
+def zonemap(column: Any, bounds: tuple[Any, Any] | None = None) -> Zonemap:
+    """Of a canonical column, an array or chunked array. 1 M rows: ints 0.4 ms, strings 12 ms.
+
+    `bounds`: lowest and highest value, for a caller who knows them already.
+    """
     rows, nulls = len(column), column.null_count
     family = kind(column.type)
     if nulls == rows or family in _NESTED:
@@ -101,7 +104,7 @@ def zonemap(column: Any) -> Zonemap:
         if nulls + nans == rows:
             return Zonemap(rows=rows, nulls=nulls, nans=nans)
     # Of floats, min_max passes over NaN unless there is nothing else.
-    low, high = _bounds(column, family)
+    low, high = _bounds(column, family) if bounds is None else bounds
     if family in ("string", "binary"):
         low, high = cut_low(low), cut_high(high)
     return Zonemap(rows=rows, nulls=nulls, nans=nans, min=low, max=high)

@@ -1,56 +1,74 @@
-"""DuckDB as the local executor: SQL over Arrow tables, in a sandbox.
+"""DuckDB as the local executor: SQL over Arrow tables and Parquet files, in a sandbox.
+
+    tables by name (pa.Table or Source) --attach--> cursor --query, stream--> Arrow
 
 One instance per database, made on first use (a new one costs 20-60 ms), one cursor per query. It
-may not open files, load extensions, see Python variables or change its own configuration; tables
-are handed in as Arrow, zero-copy, under the names the query uses.
+may open files in the folder of the objects and nowhere else, and may not load extensions, see
+Python variables or change its own configuration. Tables are handed in under the names the query
+uses: Arrow zero-copy, objects as temporary views over their files (source.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import Lock
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 
-from halocline.errors import UnavailableError, UsageError
+from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.read.source import Source, literal
+
+Tables = Mapping[str, pa.Table | Source]
 
 _SETTINGS = (
-    # What outgrows memory= is an error, not a file in whatever directory the program runs in.
-    "set temp_directory=''",
     "set enable_external_access=false",
+    # Objects never change, so their footers are read once.
+    "set parquet_metadata_cache=true",
     # Global, because a cursor is a session of its own.
     "set global python_enable_replacements=false",
     "set autoinstall_known_extensions=false",
     "set autoload_known_extensions=false",
     "set global TimeZone='UTC'",
 )
+_QUERY_ERRORS = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
+_QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
 
 
 class Duck:
-    """The SQL engine of one database."""
+    """The SQL engine of one database. `folder` holds its objects; empty when DuckDB cannot.
 
-    def __init__(self, *, memory_bytes: int, threads: int = 0) -> None:
+    What outgrows its memory goes into files in `spill`, while a query runs; without such a folder
+    it is an error, never a file in whatever directory the program runs in.
+    """
+
+    def __init__(
+        self, memory_bytes: int, threads: int = 0, folder: str = "", spill: str = ""
+    ) -> None:
         self._memory_bytes = memory_bytes
         self._threads = threads
+        self._folder = folder
+        self._spill = spill
         self._lock = Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
 
     def query(
-        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table], quoted: str = ""
+        self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.Table:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
         cursor = self._cursor()
         try:
             result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
-            return result.cast(_canonical(result.schema)) if _is_nested(result.schema) else result
+            return as_schema(result, _canonical(result.schema))
         except duckdb.Error as error:
-            raise _translate(error) from error
+            raise self._translate(error, tables) from error
         finally:
             cursor.close()
 
     def stream(
-        self, text: str, params: Sequence[object], tables: Mapping[str, pa.Table], quoted: str = ""
+        self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.RecordBatchReader:
         """The same, batch by batch; the cursor lives until the reader is done or dropped."""
         cursor = self._cursor()
@@ -59,16 +77,19 @@ class Duck:
             reader = relation.to_arrow_reader(65536)
         except duckdb.Error as error:
             cursor.close()
-            raise _translate(error) from error
+            raise self._translate(error, tables) from error
+        except BaseException:
+            cursor.close()
+            raise
 
         schema = _canonical(reader.schema)
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 for batch in reader:
-                    yield batch.cast(schema) if _is_nested(schema) else batch
+                    yield as_schema(batch, schema)
             except (duckdb.Error, OSError, pa.ArrowException) as error:
-                raise _translate(error) from error
+                raise self._translate(error, tables) from error
             finally:
                 cursor.close()
 
@@ -85,11 +106,14 @@ class Duck:
         cursor: duckdb.DuckDBPyConnection,
         text: str,
         params: Sequence[object],
-        tables: Mapping[str, pa.Table],
+        tables: Tables,
         quoted: str,
     ) -> duckdb.DuckDBPyRelation:
-        for name, table in tables.items():
-            cursor.register(name, table)
+        for number, (name, table) in enumerate(tables.items()):
+            if isinstance(table, Source):
+                table.attach(cursor, name, number)
+            else:
+                cursor.register(name, table)
         values = list(params) if params else None
         try:
             relation = cursor.sql(text, params=values)
@@ -109,6 +133,11 @@ class Duck:
 
     def _start(self) -> duckdb.DuckDBPyConnection:
         instance = duckdb.connect(":memory:")
+        if self._spill:  # DuckDB would let everybody look into it
+            Path(self._spill).mkdir(mode=0o700, exist_ok=True)
+        instance.execute(f"set temp_directory={literal(self._spill)}")
+        if self._folder:
+            instance.execute(f"set allowed_directories=[{literal(self._folder)}]")
         for setting in _SETTINGS:
             instance.execute(setting)
         instance.execute(f"set memory_limit='{self._memory_bytes // 1024}KiB'")
@@ -116,6 +145,61 @@ class Duck:
             instance.execute(f"set threads={self._threads}")
         instance.execute("set lock_configuration=true")
         return instance
+
+    def _translate(self, error: Exception, tables: Tables) -> HaloclineError:
+        """What the caller can do about it: restore a file, give more memory, or fix the query."""
+        text = str(error).strip()
+        if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
+            self._restart()
+        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
+            first = text.partition("\n")[0]  # the rest is advice that only DuckDB's user can follow
+            return UnavailableError(
+                f"the query needs more memory: {first}; open with a larger memory="
+            )
+        # A broken file shows itself in many ways, an error of the query in a few known ones.
+        of_files = not isinstance(error, _QUERY_ERRORS) and not text.startswith(_QUERY_TEXTS)
+        sources = [table for table in tables.values() if isinstance(table, Source)]
+        try:
+            for source in sources:
+                source.blame(text, anyway=of_files)
+        except HaloclineError as better:
+            return better
+        return UsageError(text)
+
+    def _restart(self) -> None:
+        """After an error of its own the instance may refuse everything: the next query starts
+        another. Cursors that are open keep the old one alive."""
+        with self._lock:
+            self._instance = None
+
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def as_schema(rows: Rows, schema: pa.Schema) -> Rows:
+    """The same rows under the exact types of a schema, of which DuckDB's differ in names and
+    nullability inside lists and structs. Nothing is copied."""
+    if rows.schema == schema and not _is_nested(schema):
+        return rows
+    columns = [_viewed(rows.column(at), field.type) for at, field in enumerate(schema)]
+    return type(rows).from_arrays(columns, schema=schema)
+
+
+def _viewed(column: Any, kind: pa.DataType) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([_viewed(chunk, kind) for chunk in column.chunks], kind)
+    # A cast would refuse a null struct with a field that must not be null.
+    if pa.types.is_struct(kind):
+        parts = [_viewed(column.field(at), field.type) for at, field in enumerate(kind)]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind):
+        items = _viewed(column.values, kind.value_type)
+        parts = column.buffers()[:2]
+        return pa.Array.from_buffers(
+            kind, len(column), parts, column.null_count, column.offset, [items]
+        )
+    return column.cast(kind)
 
 
 def _is_nested(schema: pa.Schema) -> bool:
@@ -133,11 +217,3 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_plain(field.type)) for field in kind.fields])
     return kind
-
-
-def _translate(error: Exception) -> UsageError | UnavailableError:
-    """What the caller can do about it: fix the query, or give it more memory."""
-    text = str(error).strip()
-    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
-        return UnavailableError(f"the query needs more memory: {text}; open with a larger memory=")
-    return UsageError(text)

@@ -125,30 +125,49 @@ _MIRRORED: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
 }
 
 
-def read_predicate(where: str, params: Sequence[Any], schema: Schema) -> Node:
-    """The tree of a `where=` text; UsageError when the text is none."""
-    tree = _parse(parse_where(where, schema, ""))
+def read_predicate(where: str, params: Sequence[Any], schema: Schema, table: str = "") -> Node:
+    """The tree of a `where=` text over a table; UsageError when the text is none."""
+    tree = _parse(parse_where(where, schema, table))
     return ANYTHING if tree is None else _Reader(params, schema).read(tree)
+
+
+def read_conjuncts(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schema) -> Node:
+    """The tree of a conjunction whose parts are parsed already, parameters numbered."""
+    read = _Reader(params, schema).read
+    nodes = [read(part) for part in parts]
+    flat = [one for node in nodes for one in (node.parts if isinstance(node, All) else (node,))]
+    return All(tuple(flat))
 
 
 @lru_cache(maxsize=512)
 def _parse(text: str) -> exp.Expr | None:
     """The syntax tree of DuckDB's own text, each `?` numbered; None when that fails."""
+    numbered = number_parameters(text)
+    if numbered is None:
+        return None
     try:
-        tokens = sqlglot.tokenize(text, read="duckdb")
-        marks = [token for token in tokens if token.token_type is sqlglot.TokenType.PLACEHOLDER]
-        if marks and any(token.text == "$" for token in tokens):
-            return None
-        for number in range(len(marks), 0, -1):
-            at = marks[number - 1].start
-            if text[at] != "?":
-                return None
-            text = f"{text[:at]}${number} {text[at + 1 :]}"
-        select = sqlglot.parse_one(f"select 1 from t where {text}", read="duckdb")
+        select = sqlglot.parse_one(f"select 1 from t where {numbered}", read="duckdb")
     except (sqlglot.errors.SqlglotError, RecursionError):
         return None
     where = select.args.get("where")
     return where.this if isinstance(where, exp.Where) else None
+
+
+def number_parameters(text: str) -> str | None:
+    """The text with every `?` replaced by `$1`, `$2` and so on; None when it has both kinds."""
+    try:
+        tokens = sqlglot.tokenize(text, read="duckdb")
+    except sqlglot.errors.SqlglotError:
+        return None
+    marks = [token for token in tokens if token.token_type is sqlglot.TokenType.PLACEHOLDER]
+    if marks and any(token.text == "$" for token in tokens):
+        return None
+    for number in range(len(marks), 0, -1):
+        at = marks[number - 1].start
+        if text[at] != "?":
+            return None
+        text = f"{text[:at]}${number} {text[at + 1 :]}"
+    return text
 
 
 class _Reader:

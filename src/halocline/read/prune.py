@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
+from sqlglot import exp
+
 from halocline.ids import ColumnId
 from halocline.read.constant import Span
 from halocline.read.keyrange import KeyBounds, bounds_of
@@ -48,6 +50,7 @@ from halocline.read.predicate import (
     Node,
     OneOf,
     Prefix,
+    read_conjuncts,
     read_predicate,
 )
 from halocline.read.statement import check_params
@@ -69,7 +72,7 @@ class Zone(Protocol):
     def nans(self) -> int: ...
 
 
-Zones = Mapping[ColumnId, Zone]
+Zones = Mapping[int, Zone]
 Judge = Callable[[Zones], int]
 
 _MAYBE: Final = TRUE | FALSE | UNKNOWN
@@ -125,10 +128,22 @@ class Predicate:
             return False
 
 
-def compile_where(where: str | None, params: Sequence[Any] | None, schema: Schema) -> Predicate:
+def compile_where(
+    where: str | None, params: Sequence[Any] | None, schema: Schema, table: str = ""
+) -> Predicate:
     """Understand a `where=` once. UsageError for a text that is not a predicate."""
     values = check_params(params)
-    node = Fixed(TRUE) if where is None else read_predicate(where, values, schema)
+    if where is None:
+        return _compile(Fixed(TRUE), schema)
+    return _compile(read_predicate(where, values, schema, table), schema)
+
+
+def compile_tree(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schema) -> Predicate:
+    """The same for the conjuncts of a statement that is parsed already."""
+    return _compile(read_conjuncts(parts, params, schema), schema)
+
+
+def _compile(node: Node, schema: Schema) -> Predicate:
     parts = node.parts if isinstance(node, All) else (node,)
     ids = [column.id for column in schema.columns]
     return Predicate(

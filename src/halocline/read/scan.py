@@ -1,33 +1,75 @@
-"""Scans of L0: the rows of a table that a snapshot sees, as Arrow batches.
+"""Scans: the rows of a table that a snapshot sees, as Arrow, in every tier.
 
-    pages --stamps ascend: a prefix--> --marks and runs: a mask--> batches (zero-copy if no mask)
+    state --take_plan--> ScanPlan --scan_pages-----> batches of L0   (zero-copy where none is dead)
+                                  --scan_objects---> tables of a row group each
+                                  --read/source.py-> the same through DuckDB
 
-Of each page a snapshot sees a prefix, less the rows whose tombstone has commit_ts <= S, less the
-rows that the reading transaction itself has ended. A page without dead rows is passed on as it is.
+Of each page a snapshot sees a prefix (stamps ascend), less the rows whose tombstone has commit_ts
+<= S, less the rows that the reading transaction itself has ended. Of an object it sees all rows,
+less the dead ones if it is dirty, less the newer ones if it is late.
+
+Memory is looked at before the shape: a tombstone leaves memory only after the shape has it.
+
+Invariants
+- Arrays that are cached or shared are never changed: rows are left out by making new ones (R-09).
+- Rows come out in the order of pages and files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from halocline.catalog import ObjectEntry
+from halocline.ids import NEVER
+from halocline.objects import Shelf
+from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
+from halocline.read.ended import in_objects, merged
+from halocline.read.plan import NONE, ScanPlan, plan_scan
+from halocline.read.prune import Predicate
 from halocline.rows.deletes import TombstoneRun
+from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask, Page
 from halocline.rows.state import TableState
+from halocline.schema import Schema
 
-NONE: Int64Array = np.zeros(0, dtype=np.int64)
+
+def take_plan(
+    state: TableState,
+    ts: int,
+    predicate: Predicate | None = None,
+    *,
+    without: Int64Array = NONE,
+    own: Sequence[ObjectEntry] = (),
+) -> ScanPlan:
+    """Everything that stands for the table at `ts`, as one consistent plan.
+
+    `without`: RowIDs that the reader's own transaction has ended. `own`: objects only it has.
+    """
+    while True:
+        asked = bool(state.shape.tier)
+        runs = tuple([run for run in state.deletes.runs if run.ts_min <= ts])
+        memory = state.deletes.ended_by(ts, 0, NEVER) if asked else []
+        shape = state.shape
+        if asked or not shape.tier:
+            break  # Else the first objects came in between: look at memory again.
+    if not shape.tier and not own:
+        return ScanPlan(ts, pages=tuple(shape.counted()), runs=runs)
+    ended = without
+    if shape.tier:
+        found = [*memory, *in_objects(state, shape.tier, ts, 0, NEVER)]
+        ended = merged([*found, without] if len(without) else found)
+    return plan_scan(shape, ended, ts, state.schema, predicate, runs=runs, own=own)
 
 
 def scan_pages(
-    state: TableState, ts: int, *, without: Int64Array = NONE, rowids: bool = False
+    plan: ScanPlan, *, without: Int64Array = NONE, rowids: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Visible rows, page by page. `without`: RowIDs to leave out; `rowids`: add `_rowid`."""
-    # Runs are read before pages: undo GC swaps a page before it forgets the run that thinned it.
-    runs = [run for run in state.deletes.runs if run.ts_min <= ts]
-    for page, count in state.pages():
-        visible = page.visible_count(count, ts)
+    """Visible rows of L0, page by page. `without`: RowIDs to leave out; `rowids`: add `_rowid`."""
+    for page, count in plan.pages:
+        visible = page.visible_count(count, plan.ts)
         if not visible:
             continue
         batch = page.batch(count)
@@ -35,39 +77,100 @@ def scan_pages(
             batch = batch.slice(0, visible)
         if rowids:
             ids = pa.array(page.rowid_array(count)[:visible])
-            batch = batch.append_column("_rowid", ids)
-        kept = _alive(page, runs, visible, ts, without)
+            batch = batch.append_column(ROWID, ids)
+        kept = alive_mask(page, plan.runs, visible, plan.ts, without)
         if kept is not None:
             batch = batch.filter(pa.array(kept))
         if batch.num_rows:
             yield batch
 
 
+def scan_objects(
+    shelf: Shelf,
+    schema: Schema,
+    plan: ScanPlan,
+    *,
+    columns: Sequence[str] | None = None,
+    rowids: bool = False,
+) -> Iterator[pa.Table]:
+    """Visible rows of the plan's objects through the verified reader, a row group at a time."""
+    shown = list(schema.names if columns is None else columns)
+    if rowids:
+        shown.append(ROWID)
+    for entries, hidden in (
+        (plan.clean, [ROWID] if rowids else []),
+        (plan.dirty, [ROWID]),
+        (plan.late, [ROWID, COMMIT_TS]),
+    ):
+        for entry in entries:
+            assert entry.file is not None
+            for table in shelf.reader.scan(entry.file, schema, columns=columns, hidden=hidden):
+                if entries is not plan.clean:
+                    kept = _kept(table, plan, late=entries is plan.late)
+                    table = table if kept is None else table.filter(pa.array(kept))
+                if table.num_rows:
+                    yield table.select(shown)
+
+
 def scan_table(
     state: TableState, ts: int, *, without: Int64Array = NONE, rowids: bool = False
 ) -> pa.Table:
-    """All visible rows as one table."""
-    schema = state.schema.arrow
-    if rowids:
-        schema = schema.append(pa.field("_rowid", pa.int64()))
+    """All visible rows as one table: objects, then L0."""
+    plan = take_plan(state, ts, without=without)
+    tables = list(scan_objects(state.shelf, state.schema, plan, rowids=rowids))
+    return pa.concat_tables([*tables, memory_table(state.schema, plan, without, rowids=rowids)])
+
+
+def memory_table(
+    schema: Schema, plan: ScanPlan, without: Int64Array = NONE, *, rowids: bool = False
+) -> pa.Table:
+    """The visible rows of L0 as one table."""
+    fields = shown_schema(schema, rowids=rowids)
     return pa.Table.from_batches(
-        list(scan_pages(state, ts, without=without, rowids=rowids)), schema=schema
+        list(scan_pages(plan, without=without, rowids=rowids)), schema=fields
     )
 
 
+def shown_schema(schema: Schema, *, rowids: bool) -> pa.Schema:
+    """The columns of the table, and `_rowid` if it is wanted."""
+    if not rowids:
+        return schema.arrow
+    return schema.arrow.append(pa.field(ROWID, HIDDEN[ROWID].type))
+
+
 def count_rows(state: TableState, ts: int) -> int:
-    """How many rows a snapshot sees, without touching a row."""
-    total = 0
-    runs = [run for run in state.deletes.runs if run.ts_min <= ts]
-    for page, count in state.pages():
-        visible = page.visible_count(count, ts)
-        kept = _alive(page, runs, visible, ts, NONE)
+    """How many rows a snapshot sees. Clean objects and pages are not read."""
+    plan = take_plan(state, ts)
+    parts = scan_objects(state.shelf, state.schema, unclean(plan), columns=[], rowids=True)
+    return count_known(plan) + sum(int(part.num_rows) for part in parts)
+
+
+def count_known(plan: ScanPlan) -> int:
+    """How many rows of clean objects and of L0 a snapshot sees: nothing is read."""
+    total = sum(entry.stats.rows for entry in plan.clean)
+    for page, count in plan.pages:
+        visible = page.visible_count(count, plan.ts)
+        kept = alive_mask(page, plan.runs, visible, plan.ts, NONE)
         total += visible if kept is None else int(kept.sum())
     return total
 
 
-def _alive(
-    page: Page, runs: Sequence[TombstoneRun], visible: int, ts: int, without: Int64Array
+def unclean(plan: ScanPlan) -> ScanPlan:
+    """The objects of a plan whose rows must be looked at to be counted."""
+    return ScanPlan(ts=plan.ts, dirty=plan.dirty, late=plan.late, dead=plan.dead)
+
+
+def _kept(table: pa.Table, plan: ScanPlan, *, late: bool) -> Mask | None:
+    """Which rows of a dirty or late object the snapshot sees; None when all of them."""
+    rowids = table.column(ROWID).to_numpy()
+    kept = ~is_among(rowids, plan.dead)
+    if late:
+        kept &= table.column(COMMIT_TS).to_numpy() <= plan.ts
+    return None if kept.all() else kept
+
+
+def alive_mask(
+    page: Page, runs: Iterable[TombstoneRun], visible: int, ts: int, without: Int64Array
 ) -> Mask | None:
     """Which of the first `visible` rows live at `ts`; None when all do."""
     dead = [page.marks.until(ts)]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import compress, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,15 +117,31 @@ def merge_tombstones(runs: Sequence[TombstoneRun]) -> TombstoneRun:
     )
 
 
+class _Sorted(NamedTuple):
+    """What `ended` held when a scan last asked, as arrays sorted by RowID.
+
+    Tombstones that have left `ended` since may still be here: they are true all the same.
+    """
+
+    rowids: Int64Array
+    stamps: Int64Array
+    newest_ts: int
+
+
+_EMPTY: Int64Array = np.zeros(0, dtype=np.int64)
+_STALE_MAX = 4096
+
+
 class DeletionBuffer:
     """All tombstones of a table that are still in memory."""
 
-    __slots__ = ("ended", "runs")
+    __slots__ = ("_sorted", "ended", "runs")
 
     def __init__(self) -> None:
         # Plain tuples: the collector forgets those of plain values, and never a subclass.
         self.ended: dict[int, tuple[int, int, tuple[int, ...], Any]] = {}
         self.runs: tuple[TombstoneRun, ...] = ()
+        self._sorted = _Sorted(_EMPTY, _EMPTY, 0)
 
     def __len__(self) -> int:
         return len(self.ended) + sum(len(run) for run in self.runs)
@@ -148,6 +165,50 @@ class DeletionBuffer:
         if gone <= {id(run) for run in self.runs}:
             self.runs = (new, *(run for run in self.runs if id(run) not in gone))
 
+    def swap_run(self, old: TombstoneRun, new: TombstoneRun) -> None:
+        """Replace a run by what is left of it. Caller holds the commit lock."""
+        runs = (new if run is old else run for run in self.runs)
+        self.runs = tuple(run for run in runs if len(run))
+
+    def ended_by(self, ts: int, low: int, high: int) -> list[Int64Array]:
+        """RowIDs in [low, high) that had ended by `ts`: sorted arrays, which may overlap."""
+        found = [run.within(low, high, ts) for run in self.runs if run.ts_min <= ts]
+        if self.ended or len(self._sorted.rowids):
+            kept = self._sort()
+            part = slice(*np.searchsorted(kept.rowids, [low, high]).tolist())
+            rowids = kept.rowids[part]
+            found.append(rowids if kept.newest_ts <= ts else rowids[kept.stamps[part] <= ts])
+        return [rowids for rowids in found if len(rowids)]
+
+    def _sort(self) -> _Sorted:
+        """`ended` as arrays. Only what is new since the last call is converted."""
+        kept = self._sorted
+        if len(kept.rowids) > 2 * len(self.ended) + _STALE_MAX:
+            kept = _Sorted(_EMPTY, _EMPTY, 0)  # most of it has left memory
+        fresh = self._since(kept.newest_ts)
+        if not fresh:
+            return kept
+        new = np.array(fresh, dtype=np.int64)
+        rowids = np.concatenate([kept.rowids, new[:, 0]])
+        order = np.argsort(rowids, kind="stable")
+        stamps = np.concatenate([kept.stamps, new[:, 1]])[order]
+        rowids = rowids[order]
+        first = np.append(True, rowids[1:] != rowids[:-1])
+        newest_ts = max(kept.newest_ts, int(new[:, 1].max()))
+        kept = self._sorted = _Sorted(rowids[first], stamps[first], newest_ts)
+        return kept
+
+    def _since(self, ts: int) -> list[tuple[int, int]]:
+        """(RowID, commit_ts) of singles with commit_ts >= ts: a commit may be half-folded when it
+        is first seen, so its timestamp is asked for again."""
+        return [(rowid, one[0]) for rowid, one in self._newest(ts) if one[0] >= ts]
+
+    def rowids_since(self, ts: int) -> Int64Array:
+        """RowIDs of tombstones with commit_ts > ts. Caller holds the commit lock."""
+        singles = np.array([rowid for rowid, _ in self._since(ts + 1)], dtype=np.int64)
+        runs = [run.rowids[run.stamps > ts] for run in self.runs if run.ts_max > ts]
+        return np.concatenate([singles, *runs])
+
     def since(self, ts: int) -> Iterator[tuple[int, Tombstone]]:
         """Tombstones with commit_ts > ts, in no particular order. Caller holds the commit lock."""
         for rowid in reversed(self.ended):
@@ -159,18 +220,31 @@ class DeletionBuffer:
             if run.ts_max > ts:
                 yield from ((rowid, one) for rowid, one in run.items() if one.commit_ts > ts)
 
-    def between(self, since: int, until: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """RowID, commit_ts and successor of every tombstone in (since, until]."""
-        singles = [
-            (rowid, commit_ts, successor)
-            for rowid, (commit_ts, successor, _, _) in list(self.ended.items())
-            if since < commit_ts <= until
-        ]
-        tables = [np.array(singles, dtype=np.int64).reshape(-1, 3)]
+    def between(
+        self, since: int, until: int
+    ) -> tuple[Int64Array, Int64Array, Int64Array, list[Any]]:
+        """RowID, commit_ts, successor and key of every tombstone in (since, until]."""
+        singles = [(rowid, *one) for rowid, one in self._newest(since) if since < one[0] <= until]
+        plain = [(rowid, commit_ts, successor) for rowid, commit_ts, successor, _, _ in singles]
+        tables = [np.array(plain, dtype=np.int64).reshape(-1, 3)]
+        keys = [key for *_, key in singles]
         for run in self.runs:
             inside = (run.stamps > since) & (run.stamps <= until)
             if inside.any():
                 columns = [run.rowids[inside], run.stamps[inside], run.successors[inside]]
                 tables.append(np.stack(columns, axis=1))
+                keys += compress(run.keys, inside.tolist())
         table = np.concatenate(tables)
-        return table[:, 0], table[:, 1], table[:, 2]
+        return table[:, 0], table[:, 1], table[:, 2], keys
+
+    def _newest(self, ts: int) -> list[tuple[int, tuple[int, int, tuple[int, ...], Any]]]:
+        """All singles with commit_ts >= ts, newest first, and perhaps some older ones."""
+        count = 256
+        while True:
+            try:
+                newest = list(islice(reversed(self.ended.items()), count))
+            except RuntimeError:
+                continue  # A commit came between: making tuples can start the collector of cycles.
+            if len(newest) < count or newest[-1][1][0] < ts:
+                return newest
+            count *= 8

@@ -12,19 +12,36 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from halocline.catalog import Catalog, TableEntry
+from halocline.catalog.names import name_key
 from halocline.config import Options
 from halocline.errors import CorruptionError
-from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, Record
+from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Record
+from halocline.objects import Shelf
 from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
+from halocline.rows.reshape import KINDS as OBJECT_NODES
+from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
-from halocline.rows.system import EpochNode, FloorNode, Info, JobNode, decode_info, decode_system
+from halocline.rows.system import (
+    CheckpointNode,
+    EpochNode,
+    FloorNode,
+    Info,
+    JobNode,
+    SnapshotNode,
+    decode_info,
+    decode_system,
+)
 from halocline.rows.tokens import Tokens
+
+TIMES_MIN = 4096
+"""Fewer commit times than this are not worth being forgotten."""
+CHECKPOINTS_KEPT = 2
 
 
 class Times:
@@ -46,32 +63,64 @@ class Times:
         return self.stamps[place - 1] if place else 0
 
     def wall_of(self, commit_ts: int) -> int:
+        """The wall clock of that commit; of one that GC has forgotten, an upper bound."""
         place = bisect_right(self.stamps, commit_ts)
-        return self.walls[place - 1] if place else 0
+        return self.walls[max(place, 1) - 1] if self.stamps else 0
+
+    def since(self, floor: int) -> Times:
+        """The times that can still be asked for: of those up to the floor the newest is enough.
+
+        Another value when that is worth it, as readers may be looking at this one.
+        """
+        first = bisect_right(self.stamps, floor) - 1
+        if first < max(TIMES_MIN, len(self.stamps) // 2):
+            return self
+        kept = Times()
+        kept.stamps, kept.walls = self.stamps[first:], self.walls[first:]
+        return kept
 
 
 class EngineState:
     """Tables, catalog, tokens, commit times, floor, jobs and ceilings of one database."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, shelf: Shelf | None = None) -> None:
         self.options = options
+        self.shelf = Shelf.in_memory() if shelf is None else shelf
         self.catalog = Catalog()
         self.tables: dict[int, TableState] = {}
         self.tokens = Tokens()
         self.times = Times()
         self.jobs: dict[int, JobNode] = {}
+        """Jobs that may still write files, by id."""
+        self.last_job_id = 0
+        self.snapshots: dict[str, SnapshotNode] = {}
+        """Named snapshots, by the key of their name: `Orders` and `orders` are one."""
+        self.checkpoints: tuple[CheckpointNode, ...] = ()
+        """The newest two, newest first: the second is there in case the first is damaged."""
+        self.kept_files: set[str] = set()
+        """Keys of the files that checkpoints refer to: GC keeps them. Swapped, never changed."""
         self.last_ts = 0
         self.wall_us = 0
         self.floor = 0
+        """The oldest snapshot that may be opened."""
+        self.bound = 0
+        """The oldest snapshot that is open or may be opened: what one at or above it can see is
+        kept. At most the floor; a pin that GC met below it holds it back (checkpoint/gc.py)."""
         self.epoch = 0
         self.ts_ceiling = 0
         self.rowid_ceiling = 0
         self.first_rowid = 1
         """Where the row sequence of a table that is created now begins."""
 
-    def fold(self, info: Info, nodes: Iterable[Node]) -> None:
+    def fold(self, info: Info, nodes: Iterable[Node], reshapes: Sequence[Reshape] = ()) -> None:
         """Apply one committed record. Caller holds the commit lock."""
         ts = info.commit_ts
+        for reshape in reshapes:
+            state = self.tables[reshape.table_id]
+            if reshape.changes_rows:
+                state.last_ts = ts
+            state.reshape(reshape, ts)
+            self.jobs.pop(reshape.job_id, None)
         for node in nodes:
             state = self.tables[node.table_id]
             state.last_ts = ts  # first: see rows/state.py on reading beside the fold
@@ -93,12 +142,18 @@ class EngineState:
             return
         info = decode_info(record.info)
         nodes: list[Node] = []
+        objects: list[tuple[int, bytes]] = []
         for kind, payload in record.nodes:
             if kind in (DML_A, DML_D, DML_U):
                 nodes.append(self._decode(kind, payload))
+            elif kind in OBJECT_NODES:
+                objects.append((kind, payload))
             else:
                 self.add_table(self.catalog.apply(kind, payload, info.commit_ts))
-        self.fold(info, nodes)
+        reshapes = decode_reshapes(objects) if objects else ()
+        for reshape in reshapes:
+            self._known(reshape.table_id)
+        self.fold(info, nodes, reshapes)
 
     def add_table(self, entry: TableEntry) -> TableState:
         """A table the catalog knows now; a dropped one keeps its state until it is forgotten."""
@@ -107,13 +162,20 @@ class EngineState:
             longest = self.options.key_bytes_max
             if entry.schema.key_bytes_max != longest:
                 entry = replace(entry, schema=replace(entry.schema, key_bytes_max=longest))
-            state = TableState(
-                entry, page_rows=self.options.page_rows, first_rowid=self.first_rowid
-            )
+            state = self.new_table(entry)
             self.tables[entry.id] = state
         else:
             state.set_entry(entry)
         return state
+
+    def new_table(self, entry: TableEntry) -> TableState:
+        """The state of a table that has no rows yet."""
+        return TableState(
+            entry,
+            page_rows=self.options.page_rows,
+            first_rowid=self.first_rowid,
+            shelf=self.shelf,
+        )
 
     def skip_rowids(self, ceiling: int) -> None:
         """No RowID up to the ceiling is issued again, in any table."""
@@ -122,10 +184,13 @@ class EngineState:
             state.skip_to(ceiling + 1)
 
     def _decode(self, kind: int, payload: bytes | memoryview) -> Node:
-        state = self.tables.get(table_of(payload))
+        return decode_node(kind, payload, self._known(table_of(payload)).schema)
+
+    def _known(self, table_id: int) -> TableState:
+        state = self.tables.get(table_id)
         if state is None:
-            raise CorruptionError("log", f"a record names unknown table {table_of(payload)}")
-        return decode_node(kind, payload, state.schema)
+            raise CorruptionError("log", f"a record names unknown table {table_id}")
+        return state
 
     def _fold_system(self, record: Record) -> None:
         for kind, payload in record.nodes:
@@ -135,16 +200,33 @@ class EngineState:
                 self.floor = max(self.floor, decode_system(payload, FloorNode).floor)
             elif kind == JOB:
                 self.start_job(decode_system(payload, JobNode))
+            elif kind == SNAPSHOT:
+                self.keep_snapshot(decode_system(payload, SnapshotNode))
+            elif kind == ROOT:
+                self.keep_checkpoint(decode_system(payload, CheckpointNode))
 
     def open_epoch(self, node: EpochNode) -> None:
         if node.epoch != self.epoch:
             # A new writer: it begins above everything its predecessor was promised.
             self.skip_rowids(self.rowid_ceiling)
             self.epoch = node.epoch
+            # A job without a lease lived in the process that opened the epoch before.
+            self.jobs = {id: job for id, job in self.jobs.items() if job.lease_us}
         self.ts_ceiling = node.ts_ceiling
         self.rowid_ceiling = node.rowid_ceiling
 
+    def keep_snapshot(self, node: SnapshotNode) -> None:
+        if node.dropped:
+            self.snapshots.pop(name_key(node.name), None)
+        else:
+            self.snapshots[name_key(node.name)] = node
+
+    def keep_checkpoint(self, node: CheckpointNode) -> None:
+        self.checkpoints = (node, *self.checkpoints[: CHECKPOINTS_KEPT - 1])
+        self.jobs.pop(node.job_id, None)
+
     def start_job(self, job: JobNode) -> None:
+        self.last_job_id = max(self.last_job_id, job.job_id)
         if job.ended:
             self.jobs.pop(job.job_id, None)
             return

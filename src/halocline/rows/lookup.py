@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from halocline.rows.members import is_among
 from halocline.rows.memtree import Run
-from halocline.rows.page import Int64Array
-from halocline.rows.state import TableState
+from halocline.rows.page import FrozenPage, Int64Array, Mask
+from halocline.rows.state import Shape, TableState
 
 
 def locate_many(state: TableState, keys: Sequence[Any] | Int64Array, ts: int) -> Int64Array:
@@ -53,23 +54,47 @@ def _locate_many(state: TableState, keys: Sequence[Any] | Int64Array, ts: int) -
     return found
 
 
-def take(state: TableState, rowids: Int64Array) -> pa.Table:
-    """The rows of these versions as Arrow, in the order given. All must be in L0."""
-    if not len(rowids):
-        return state.schema.arrow.empty_table()
+def keys_between(state: TableState, low: Any, high: Any) -> Sequence[Any] | Int64Array:
+    """Keys of the memtree in [low, high), ascending, each once, whatever their visibility."""
+    keys = state.tree.range(low, high)
+    return np.array(keys, dtype=np.int64) if state.schema.int_key else keys
+
+
+def take(shape: Shape, rowids: Int64Array, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of these versions as Arrow, in the order given. All must be in these pages."""
+    schema = shape.active.schema.arrow
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
     order = np.argsort(rowids, kind="stable")
     ascending = rowids[order]
     batches = []
-    for page, count in state.pages():
+    for page, count in shape.counted():
         begin, end = np.searchsorted(ascending, [page.start, page.end])
         if begin < end:
             offsets = page.offsets_of(ascending[begin:end])
-            batches.append(page.batch(count).take(pa.array(offsets)))
-    table = pa.Table.from_batches(batches, schema=state.schema.arrow)
+            batch = page.batch(count)
+            batch = batch if columns is None else batch.select(list(columns))
+            batches.append(batch.take(pa.array(offsets)))
+    table = pa.Table.from_batches(batches, schema=schema)
     assert table.num_rows == len(rowids), "a version that was found has no row"
     back = np.empty(len(order), dtype=np.int64)
     back[order] = np.arange(len(order))
     return table if np.array_equal(back, np.arange(len(back))) else table.take(pa.array(back))
+
+
+def resident(shape: Shape, rowids: Int64Array) -> Mask:
+    """Which of these versions have a row in these pages."""
+    order = np.argsort(rowids, kind="stable")
+    ascending = rowids[order]
+    inside = np.zeros(len(rowids), dtype=np.bool_)
+    for page, count in shape.counted():
+        begin, end = np.searchsorted(ascending, [page.start, page.start + count])
+        if isinstance(page, FrozenPage) and page.rowids is not None:
+            begin, end = np.searchsorted(ascending, [page.start, page.end])
+            inside[order[begin:end]] = is_among(ascending[begin:end], page.rowids)
+        else:
+            inside[order[begin:end]] = True
+    return inside
 
 
 def _in_run(run: Run, keys: Sequence[Any] | Int64Array, plain: Sequence[Any]) -> Int64Array:
@@ -101,7 +126,7 @@ def _drop_ended(
     rowids = found[places]
     hits = np.fromiter(map(ended.__contains__, rowids.tolist()), dtype=np.bool_, count=len(rowids))
     for run in state.deletes.runs:
-        hits |= np.isin(rowids, run.rowids)
+        hits |= is_among(rowids, run.rowids)
     for place in places[hits]:
         found[place] = state.locate(plain[place], ts)
 

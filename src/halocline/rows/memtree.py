@@ -21,10 +21,10 @@ Not here: whether a version is visible (read/), rows (page.py).
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from copy import copy
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -36,6 +36,8 @@ Key = Any
 """A canonical key: one value, or a tuple for a composite key."""
 
 HEADS = 64
+SPAN_MAX = 1 << 53
+"""Integers up to here are exact as floats."""
 RUNS_MAX = 8
 """More runs than this are merged; each key is merged about log8(n) times."""
 
@@ -43,7 +45,18 @@ RUNS_MAX = 8
 class Run:
     """Keys and RowIDs of bulk commits, sorted by key, then by RowID."""
 
-    __slots__ = ("first", "heads", "ids", "keys", "last", "rowids", "view")
+    __slots__ = (
+        "first",
+        "heads",
+        "ids",
+        "keys",
+        "last",
+        "rowids",
+        "slack",
+        "slope",
+        "top",
+        "view",
+    )
 
     def __init__(self, keys: Int64Array | list[Key], rowids: Int64Array) -> None:
         self.keys = keys
@@ -58,19 +71,33 @@ class Run:
         self.heads: list[Key] = list(self.view[::HEADS])
         self.first: Key = self.view[0] if len(keys) else None
         self.last: Key = self.view[-1] if len(keys) else None
+        self.top: int = int(rowids.max()) if len(keys) else 0
+        self.slope, self.slack = _line(keys) if isinstance(keys, np.ndarray) else (0.0, HEADS)
 
     def __len__(self) -> int:
         return len(self.rowids)
 
     def shifted(self, first_rowid: int) -> Run:
         """The same run when its RowIDs were offsets into a batch that now has RowIDs."""
-        return Run(self.keys, self.rowids + first_rowid)
+        run = copy(self)
+        run.rowids = self.rowids + first_rowid
+        run.ids = np.ascontiguousarray(run.rowids).data
+        run.top = self.top + first_rowid
+        return run
 
     def newest(self, key: Key) -> int:
         """The largest RowID of a key between first and last, -1 when it is not here."""
-        begin = (bisect_right(self.heads, key) - 1) * HEADS
-        place = bisect_right(self.view, key, begin, min(begin + HEADS, len(self.view))) - 1
-        return self.ids[place] if self.view[place] == key else -1
+        view, slack = self.view, self.slack
+        if slack < HEADS:
+            # Nearly evenly spaced keys, as a counter gives them out: 0.15 us instead of 0.6.
+            place = int((key - self.first) * self.slope + 0.5)
+            if slack:
+                low = place - slack if place > slack else 0
+                place = bisect_right(view, key, low, min(place + slack + 1, len(view))) - 1
+        else:
+            low = (bisect_right(self.heads, key) - 1) * HEADS
+            place = bisect_right(view, key, low, min(low + HEADS, len(view))) - 1
+        return self.ids[place] if view[place] == key else -1
 
     def find(self, key: Key) -> list[int]:
         """RowIDs of the key's versions in this run, ascending."""
@@ -89,6 +116,17 @@ class Run:
         end = len(self.view) if high is None else bisect_left(self.view, high)
         part = self.view[begin:end]
         return part.tolist() if isinstance(part, memoryview) else part
+
+
+def _line(keys: Int64Array) -> tuple[float, int]:
+    """How far from a straight line the places of these keys lie: (places per key, most off)."""
+    count = len(keys)
+    span = int(keys[-1]) - int(keys[0]) if count else 0
+    if not 0 < span < SPAN_MAX:
+        return 0.0, HEADS
+    slope = (count - 1) / span
+    guesses = ((keys - keys[0]) * slope + 0.5).astype(np.int64)
+    return slope, int(np.abs(guesses - np.arange(count)).max())
 
 
 def sort_run(keys: Int64Array | list[Key]) -> Run:
@@ -144,7 +182,7 @@ class MemTree:
         """RowID of the newest version of the key, 0 when there is none."""
         rowid = self.recent.get(key, 0)
         for run in self.runs:
-            if run.first <= key <= run.last:
+            if run.top > rowid and run.first <= key <= run.last:
                 found = run.newest(key)
                 if found > rowid:
                     rowid = found
@@ -169,7 +207,21 @@ class MemTree:
         begin = 0 if low is None else bisect_left(ordered, low)
         end = len(ordered) if high is None else bisect_left(ordered, high)
         parts.append(ordered[begin:end])
-        return [key for key, _ in groupby(heapq.merge(*parts))]
+        # Sorting merges sorted lists in linear time, and without a Python call per key.
+        return list(dict.fromkeys(sorted(chain.from_iterable(parts))))
+
+    def cut(
+        self, low: Key | None, high: Key | None, count: int, *, reverse: bool = False
+    ) -> Key | None:
+        """A key that cuts [low, high) so that each part has at most `count` entries before it, or
+        from it on with `reverse`. None when there are not that many."""
+        cuts = []
+        for part in (self._order(), *(run.view for run in self.runs)):
+            begin = 0 if low is None else bisect_left(part, low)
+            end = len(part) if high is None else bisect_left(part, high)
+            if end - begin > count:
+                cuts.append(part[end - count] if reverse else part[begin + count])
+        return (max if reverse else min)(cuts, default=None)
 
     def drop(self, key: Key) -> None:
         """Forget a key whose newest version undo GC has removed. Caller holds the commit lock."""
@@ -185,11 +237,16 @@ class MemTree:
         if gone <= {id(run) for run in self.runs}:
             self.runs = (new, *(run for run in self.runs if id(run) not in gone))
 
+    def swap_run(self, old: Run, new: Run) -> None:
+        """Replace a run by what is left of it. Caller holds the commit lock."""
+        runs = (new if run is old else run for run in self.runs)
+        self.runs = tuple(run for run in runs if len(run))
+
     def forget_order(self) -> None:
-        """Order anew from `recent`; called when keys were dropped."""
+        """Order anew from `recent`, when next asked; called when keys were dropped."""
         with self._ordering:
-            self._pending = []
-            self._ordered = sorted(self.recent)
+            self._pending = list(self.recent)
+            self._ordered = []
 
     def _order(self) -> list[Key]:
         """The keys of `recent`, sorted. Timsort merges the few new ones in linear time."""

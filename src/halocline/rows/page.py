@@ -20,7 +20,9 @@ Not here: which page holds a RowID (state.py), which versions ended (deletes.py)
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from sys import getsizeof
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,9 +61,12 @@ class Marks:
     def moved(self, places: Int64Array, kept: Mask) -> Marks:
         """The marks of the rows that are kept, at their new places."""
         fresh = Marks()
-        for offset, ts in zip(self.offsets, self.stamps, strict=True):
-            if kept[offset]:
-                fresh.add(int(places[offset]), ts)
+        count = len(self.offsets)
+        if count:
+            offsets = np.array(self.offsets[:count], dtype=np.int64)
+            left = kept[offsets]
+            fresh.offsets = places[offsets[left]].tolist()
+            fresh.stamps = np.array(self.stamps[:count], dtype=np.int64)[left].tolist()
         return fresh
 
 
@@ -69,6 +74,7 @@ class ActivePage:
     """The page that takes new rows: tuples, one by one."""
 
     __slots__ = ("_prefix", "marks", "rows", "schema", "stamps", "start")
+    cells: ClassVar[None] = None
 
     def __init__(self, schema: Schema, start: int) -> None:
         self.schema = schema
@@ -85,6 +91,16 @@ class ActivePage:
     def end(self) -> int:
         """One past the last RowID."""
         return self.start + len(self.rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the rows, guessed from eight of them."""
+        count = len(self.rows)
+        sample = self.rows[: count : count // 8 + 1]
+        if not sample:
+            return 0
+        cells = sum(getsizeof(row) + sum(map(getsizeof, row)) for row in sample)
+        return count * cells // len(sample)
 
     def row(self, rowid: int) -> Row | None:
         """The row of that version, or None when it is not here."""
@@ -133,7 +149,18 @@ class ActivePage:
 class FrozenPage:
     """A closed page: one Arrow batch, a stamp array (or one stamp for all)."""
 
-    __slots__ = ("_cells", "arrow", "end", "marks", "rowids", "schema", "stamps", "start")
+    __slots__ = (
+        "_reader",
+        "_size_bytes",
+        "arrow",
+        "cells",
+        "end",
+        "marks",
+        "rowids",
+        "schema",
+        "stamps",
+        "start",
+    )
 
     def __init__(
         self,
@@ -153,25 +180,39 @@ class FrozenPage:
         self.marks = Marks() if marks is None else marks
         self.rowids = rowids  # None: ascending without gaps from `start`
         self.end = end or start + arrow.num_rows
-        self._cells: Callable[[int], Row] | None = None
+        self._reader: Callable[[int], Row] | None = None
+        self._size_bytes = 0
+        self.cells: Callable[[int], Row] | None = None
+        """Once a row was read, and if no RowID is missing: row by offset (see TableState.row)."""
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the rows; Arrow is asked once, and not under the commit lock."""
+        if not self._size_bytes:
+            stamps = 0 if isinstance(self.stamps, int) else self.stamps.nbytes
+            self._size_bytes = int(self.arrow.nbytes) + stamps
+        return self._size_bytes
+
     def row(self, rowid: int) -> Row | None:
         """The row of that version, or None when undo GC has removed it."""
-        cells = self._cells
-        if cells is None:
-            cells = self._cells = self.schema.cells(self.arrow)
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = self.schema.cells(self.arrow)
         if self.rowids is None:
-            return cells(rowid - self.start) if self.start <= rowid < self.end else None
+            self.cells = reader
+            return reader(rowid - self.start) if self.start <= rowid < self.end else None
         offset = self._search(rowid)
-        return cells(offset) if offset >= 0 else None
+        return reader(offset) if offset >= 0 else None
 
     def stamp(self, rowid: int) -> int:
-        if isinstance(self.stamps, int):
-            return self.stamps
-        return int(self.stamps[rowid - self.start if self.rowids is None else self._search(rowid)])
+        """commit_ts of that version; 0 when it is not here any more."""
+        offset = rowid - self.start if self.rowids is None else self._search(rowid)
+        if offset < 0:
+            return 0
+        return self.stamps if isinstance(self.stamps, int) else int(self.stamps[offset])
 
     def batch(self, count: int) -> pa.RecordBatch:
         return self.arrow
@@ -223,3 +264,25 @@ class FrozenPage:
 
 
 Page = ActivePage | FrozenPage
+
+
+def cut_pages(
+    pages: Sequence[Page], ranges: Sequence[tuple[int, int]]
+) -> tuple[tuple[Page, ...], list[tuple[Int64Array, Int64Array]]]:
+    """Pages less the rows of these RowID ranges; RowIDs and stamps of the rows that are gone."""
+    kept: list[Page] = []
+    gone: list[tuple[Int64Array, Int64Array]] = []
+    for page in pages:
+        if not any(start < page.end and page.start < end for start, end in ranges):
+            kept.append(page)
+            continue
+        rowids, stamps = page.rowid_array(len(page)), page.stamp_array(len(page))
+        mask = np.zeros(len(rowids), dtype=np.bool_)
+        for start, end in ranges:
+            mask |= (rowids >= start) & (rowids < end)
+        gone.append((rowids[mask], stamps[mask]))
+        if not mask.all():
+            # Replay may have cut its pages elsewhere than the writer did.
+            frozen = page.freeze() if isinstance(page, ActivePage) else page
+            kept.append(frozen.without(mask))
+    return tuple(kept), gone

@@ -1,8 +1,10 @@
-"""System nodes of the log (group 3): epochs, floors and jobs.
+"""System nodes of the log (group 3): epochs, floors, jobs, named snapshots, checkpoints.
 
-    EPOCH   a writer opened: timestamps and RowIDs up to these ceilings are its own
-    FLOOR   snapshots below this timestamp are not readable any more
-    JOB     a writer of files reserved an id and a range of RowIDs, before its first file exists
+    EPOCH     a writer opened: timestamps and RowIDs up to these ceilings are its own
+    FLOOR     snapshots below this timestamp are not readable any more
+    JOB       a writer of files reserved an id and a range of RowIDs, before its first file exists
+    SNAPSHOT  a timestamp got a name, or lost it
+    ROOT      a checkpoint is complete: its root file, and where replay begins (type CKP)
 
 Each payload is one version byte and a msgpack map. A ceiling is logged before the first number
 above the old one is used, and the next epoch starts above it: whatever a crash has cut off, no
@@ -37,7 +39,10 @@ class FloorNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A bulk or background writer: its RowIDs and the wall clock at which its lease ends."""
+    """A bulk or background writer: its RowIDs and the wall clock at which its lease ends.
+
+    A job of the owner's own process has no lease (0): it ends with the epoch at the latest.
+    """
 
     job_id: int
     table_id: int
@@ -45,6 +50,31 @@ class JobNode(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     lease_us: int = 0
     ended: bool = False
+
+
+class SnapshotNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A named snapshot; it holds the horizon until it is dropped."""
+
+    name: str
+    ts: int
+    created_us: int
+    dropped: bool = False
+
+
+class CheckpointNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete checkpoint; its job is over with this record."""
+
+    job_id: int
+    key: str
+    """Its root file in the object store."""
+    size_bytes: int
+    digest: bytes
+    order: int
+    """Everything up to this entry is in it, but for the rows and tombstones of L0."""
+    ts: int
+    """The newest commit it knows."""
+    start_file: int
+    """The oldest log file that it needs."""
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +86,13 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     token: str | tuple[str, int] | None = None
 
 
-_S = TypeVar("_S", EpochNode, FloorNode, JobNode)
+SystemNode = EpochNode | FloorNode | JobNode | SnapshotNode | CheckpointNode
+_S = TypeVar("_S", EpochNode, FloorNode, JobNode, SnapshotNode, CheckpointNode)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_info = msgspec.msgpack.Decoder(Info).decode
 
 
-def encode_system(node: EpochNode | FloorNode | JobNode) -> bytes:
+def encode_system(node: SystemNode) -> bytes:
     return VERSION + _encode(node)
 
 

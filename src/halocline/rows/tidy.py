@@ -60,4 +60,4 @@ def _swap_pages(state: TableState, frozen: dict[int, FrozenPage]) -> None:
         # Two threads may freeze the same page; the first swap wins, both are equal.
         replace = isinstance(page, ActivePage) and page.start in frozen
         pages.append(frozen[page.start] if replace else page)
-    state.shape = Shape(shape.starts, tuple(pages), shape.active)
+    state.shape = Shape(shape.starts, tuple(pages), shape.active, shape.tier)

@@ -7,6 +7,8 @@ known. The pair is what a stream sink uses (query id, batch id).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from halocline.errors import UsageError
 
 Token = str | tuple[str, int]
@@ -59,6 +61,21 @@ class Tokens:
             self._plain[token] = (commit_ts, wall_us)
         else:
             self._versions[token[0]] = (token[1], commit_ts)
+
+    def written_down(self) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
+        """All tokens (text, commit_ts, wall clock), all versions (application, version, commit_ts).
+
+        Needs no lock: list() of a dict view copies without giving up the interpreter.
+        """
+        plain = [(token, *found) for token, found in list(self._plain.items())]
+        return plain, [(name, *found) for name, found in list(self._versions.items())]
+
+    def restore(
+        self, plain: Iterable[tuple[str, int, int]], versions: Iterable[tuple[str, int, int]]
+    ) -> None:
+        """What `written_down` gave."""
+        self._plain = {token: (ts, wall_us) for token, ts, wall_us in plain}
+        self._versions = {name: (version, ts) for name, version, ts in versions}
 
     def expire(self, before_us: int) -> int:
         """Forget plain tokens of commits before that wall clock; returns how many."""

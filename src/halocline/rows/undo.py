@@ -7,50 +7,58 @@ The order is what keeps readers safe without a lock. A reader looks at the memtr
 tombstone, then at the page. If it misses the tombstone because it is already forgotten, the page it
 reads next no longer has the row, and "no row" means "ended long ago".
 
-Only frozen pages are thinned: the active page is small and will freeze.
+Only frozen pages are thinned: the active page is small and will freeze. Objects that ended leave
+the table here too; their files are GC's business (checkpoint/gc.py).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from threading import Lock
 
 import numpy as np
 
-from halocline.rows.memtree import Run
-from halocline.rows.page import FrozenPage, Mask
+from halocline.catalog.entries import ObjectEntry
+from halocline.rows.page import FrozenPage, Int64Array, Mask
 from halocline.rows.state import Shape, TableState
+from halocline.rows.trim import STEP, forget_keys, thin_tombstones
+
+_NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
 
 def collect(state: TableState, floor: int, commit_lock: Lock) -> int:
-    """Remove what ended at or before the floor; returns the number of versions removed."""
-    gone: set[int] = set()
-    for page in state.shape.pages:
-        if isinstance(page, FrozenPage):
-            with commit_lock:
-                gone |= _thin(state, page, floor)
-    if gone:
-        with commit_lock:
-            _forget(state, gone)
+    """Remove what ended at or before the floor; returns the number of versions removed.
+
+    Waits for a move of this table: what we forget must not be on its way into an object.
+    """
+    removed: list[Int64Array] = []
+    with state.upkeep:
+        for page in state.shape.pages:
+            # Asked without the lock first: most pages have nothing to give, and marks only grow.
+            if isinstance(page, FrozenPage) and _ended_by(state, page, floor).any():
+                with commit_lock:
+                    removed.append(_thin(state, page, floor))
+        gone = np.concatenate([_NONE, *removed])
+        if len(gone):
+            _forget(state, gone, commit_lock)
     return len(gone)
 
 
-def _thin(state: TableState, page: FrozenPage, floor: int) -> set[int]:
+def _thin(state: TableState, page: FrozenPage, floor: int) -> Int64Array:
     """Cut the dead rows out of one page and swap it. Caller holds the commit lock."""
     dead = _ended_by(state, page, floor)
-    if not dead.any():
-        return set()
     shape = state.shape
-    place = next((i for i, other in enumerate(shape.pages) if other is page), None)
-    if place is None:
-        return set()
-    gone = set(page.rowid_array(len(page))[dead].tolist())
+    place = bisect_left(shape.starts, page.start)
+    if place == len(shape.pages) or shape.pages[place] is not page:
+        return _NONE  # it has moved meanwhile
+    gone = page.rowid_array(len(page))[dead]
     # A page that nothing is left of goes: its RowIDs then have no page, which means the same.
     starts, pages = list(shape.starts), list(shape.pages)
     if dead.all():
         del starts[place], pages[place]
     else:
         pages[place] = page.without(dead)
-    state.shape = Shape(tuple(starts), tuple(pages), shape.active)
+    state.shape = Shape(tuple(starts), tuple(pages), shape.active, shape.tier)
     return gone
 
 
@@ -63,30 +71,33 @@ def _ended_by(state: TableState, page: FrozenPage, floor: int) -> Mask:
     return dead
 
 
-def _forget(state: TableState, gone: set[int]) -> None:
-    """Memtree first, tombstones last. Caller holds the commit lock."""
-    state.undone += 1
-    tree, deletes = state.tree, state.deletes
-    for newer in [newer for newer, older in tree.older.items() if older in gone]:
-        tree.unlink_older(newer)
-    for key in [key for key, rowid in tree.recent.items() if rowid in gone]:
-        tree.drop(key)
-    tree.forget_order()
-    removed = np.fromiter(gone, dtype=np.int64, count=len(gone))
-    thinned = []
-    for run in tree.runs:
-        kept = ~np.isin(run.rowids, removed)
-        if kept.all():
-            thinned.append(run)
-        elif kept.any():
-            keys = run.keys
-            left = (
-                keys[kept]
-                if isinstance(keys, np.ndarray)
-                else [key for key, keep in zip(keys, kept, strict=True) if keep]
-            )
-            thinned.append(Run(left, run.rowids[kept]))
-    tree.runs = tuple(thinned)
-    for rowid in gone:
-        deletes.ended.pop(rowid, None)
-    deletes.runs = tuple(run for run in deletes.runs if not np.isin(run.rowids, removed).all())
+def _forget(state: TableState, gone: Int64Array, commit_lock: Lock) -> None:
+    """Memtree first, tombstones last, in small steps under the commit lock."""
+    if state.key_of is not None:
+        forget_keys(state, gone, commit_lock)
+    with commit_lock:
+        # Between the two: a vectorised look-up that still met a key here looks again.
+        state.undone += 1
+    deletes = state.deletes
+    singles = [rowid for rowid in gone.tolist() if rowid in deletes.ended]
+    for begin in range(0, len(singles), STEP):
+        with commit_lock:
+            for rowid in singles[begin : begin + STEP]:
+                deletes.ended.pop(rowid, None)
+    for run in deletes.runs:
+        kept = np.isin(run.rowids, gone, invert=True)
+        if not kept.all():
+            thin = thin_tombstones(run, kept)
+            with commit_lock:
+                deletes.swap_run(run, thin)
+
+
+def forget_objects(state: TableState, bound: int, commit_lock: Lock) -> list[ObjectEntry]:
+    """Take objects that ended at or before the bound out of the table; returns them."""
+    ended = [one for one in state.shape.tier.by_id.values() if one.deleted_at <= bound]
+    if ended:
+        with commit_lock:
+            shape = state.shape
+            tier = shape.tier.without({one.id for one in ended})
+            state.shape = Shape(shape.starts, shape.pages, shape.active, tier)
+    return ended

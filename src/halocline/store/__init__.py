@@ -14,5 +14,15 @@ Start with files.py, then durable.py.
 
 from halocline.store.files import File, Files, Lock, LockedError
 from halocline.store.local import LocalFiles
+from halocline.store.objects import MemoryObjects, Objects, PyarrowObjects
 
-__all__ = ["File", "Files", "LocalFiles", "Lock", "LockedError"]
+__all__ = [
+    "File",
+    "Files",
+    "LocalFiles",
+    "Lock",
+    "LockedError",
+    "MemoryObjects",
+    "Objects",
+    "PyarrowObjects",
+]

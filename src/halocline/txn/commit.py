@@ -15,16 +15,19 @@ Why it is right
   writes until reopened) rather than leave a half-folded state. That window is a few microseconds;
   the long wait for the disk is outside it.
 - Nothing is encoded and no row of ours is visited under the lock unless others changed the table
-  since our snapshot. A row that others updated in other columns sends us out of the lock to be
-  rebased and encoded again; after ROUNDS_MAX times the rest is done without leaving it.
+  since our snapshot. A row that others updated in other columns, or an object that they brought,
+  sends us out of the lock for another round (rounds.py); after ROUNDS_MAX rounds the rest is done
+  without leaving it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
 from halocline.codec import encode as encode_rows
 from halocline.errors import ConflictError, UnavailableError, UsageError
@@ -32,10 +35,10 @@ from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
-from halocline.rows.system import EpochNode, Info, encode_system
+from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.txn.commands import Command, Kind
-from halocline.txn.conflict import Rebase, check_parts, check_reads, check_singles, gather, rebase
+from halocline.txn.endings import rewrite
 from halocline.txn.record import (
     COMMIT_TS_AT,
     ONE_ROW_BYTES,
@@ -46,17 +49,19 @@ from halocline.txn.record import (
     patch_u64_be,
     prepare,
 )
+from halocline.txn.rounds import ROUNDS_MAX, ReadRounds, Rounds, checks_of
 from halocline.txn.workspace import Single, TableChanges
 
 if TYPE_CHECKING:
     from halocline.txn.work import Work
 
-ROUNDS_MAX = 8
 GROUP_COMMIT, GROUP_SYSTEM = 1, 3
 
 
-def _untouched(state: TableState, key: Any, target: int) -> bool:
+def _untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
     """Has nobody written this row, whatever else happened in its table?"""
+    if state.shape.tier.last_bulk_ts > snapshot:
+        return False  # objects have come that only the general way looks into
     if target:
         return state.deletes.find(target) is None
     newest = state.tree.newest(key)
@@ -76,7 +81,11 @@ class Committer:
         self.stopped = False
         """Nothing commits behind the last record of an epoch."""
         self._ids = count(1)
+        self.forgotten: list[JobNode] = []
+        """Jobs of transactions that nobody ended: see jobs.give_up."""
         self._bulk_rows = engine.options.bulk_rows
+        self.after_tidy: Callable[[TableState], None] | None = None
+        """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
 
     def commit(self, txn: Work) -> int:
         """Commit the transaction's changes; returns commit_ts once it is durable and visible."""
@@ -91,28 +100,27 @@ class Committer:
 
     def _commit(self, txn: Work) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
-        checked = self._survey(tables, txn.snapshot)
+        checks = checks_of(self.engine, tables, txn.reads, txn.snapshot)
         txn_id = next(self._ids)
         rounds = 0
         while True:
+            for check in checks:
+                check.outside(self.lock)
             prepared = self._prepare(txn_id, txn, tables)
             with self.lock:
                 known = self._known(txn)
-                rebases = () if known else self._check(txn, tables, checked)
-                while rebases and rounds >= ROUNDS_MAX:
-                    for step in rebases:
-                        rebase(step)
-                    prepared = self._prepare(txn_id, txn, tables)
-                    rebases = self._check(txn, tables, checked)
-                if not known and not rebases:
-                    order, commit_ts = self._apply(txn, prepared)
+                ready = bool(known) or self._check(txn, tables, checks)
+                if not ready and rounds >= ROUNDS_MAX:
+                    for check in checks:
+                        check.all_inside()
+                    prepared, ready = self._prepare(txn_id, txn, tables), True
+                if ready and not known:
+                    order, commit_ts = self.apply_record(prepared, txn)
             if known:
                 return self._wait_known(known)
-            if not rebases:
+            if ready:
                 break
             rounds += 1
-            for step in rebases:
-                rebase(step)
         self.log.wait(order)
         return commit_ts
 
@@ -120,31 +128,50 @@ class Committer:
         ddl = txn.ddl.nodes() if txn.ddl is not None else ()
         definitions = [Command(Kind.DELETE_TABLE, table_id) for table_id in txn.dropped]
         definitions += [Command(Kind.CREATE_TABLE, table_id) for table_id in txn.created]
-        return prepare(txn_id, self.log.epoch, txn.token, ddl, definitions, tables, self._bulk_rows)
+        reshapes = []
+        for changes in tables.values():
+            if changes.objects:
+                rewrite(self, changes)
+            reshape = changes.reshape()
+            if reshape is not None:
+                reshapes.append(reshape)
+        return prepare(
+            txn_id,
+            self.log.epoch,
+            txn.token,
+            ddl,
+            definitions,
+            tables,
+            self._bulk_rows,
+            reshapes,
+        )
 
     def tidy(self, state: TableState) -> None:
         """Freeze and merge what a commit left behind. Called when its outcome is settled."""
         tidy(state, self.lock)
+        if self.after_tidy is not None:
+            self.after_tidy(state)
 
     def commit_single(self, snapshot: int, single: Single) -> int:
         """Commit one inserted or updated row; 0 when the long way must decide.
 
-        The same steps as `commit` and `_apply`, written out for one row: 9 us in all, where the
-        general way takes 25. Whatever is not plain (the row, its table or the catalog changed since
-        the snapshot, sequences to extend) is left to the general way, before anything was done.
+        The same steps as `commit` and `apply_record`, written out for one row: 9 us in all, where
+        the general way takes 25. Whatever is not plain (the row, its table or the catalog changed
+        since the snapshot, sequences to extend) is left to the general way, before anything was
+        done.
         """
         state, key, row, target, changed = single
         engine, log = self.engine, self.log
         schema = state.schema
         if target:
-            ids = schema.ids_of(changed)
+            ids = schema.ids_of(changed) if changed[1:] else (schema.columns[changed[0]].id,)
             kind, body = DML_U, encode_rows((ids, (target,), (row,)))
         else:
             kind, ids, body = DML_A, (), encode_rows((row,))
         with self.lock:
             rowid = state.next_rowid
             if (
-                (state.last_ts > snapshot and not _untouched(state, key, target))
+                (state.last_ts > snapshot and not _untouched(state, key, target, snapshot))
                 or engine.catalog.last_ddl_ts > snapshot
                 or self.next_ts >= engine.ts_ceiling
                 or rowid >= engine.rowid_ceiling
@@ -208,50 +235,17 @@ class Committer:
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 
-    def _survey(self, tables: dict[int, TableChanges], snapshot: int) -> dict[int, int]:
-        """Check bulk parts before the lock, in rounds, until little is new."""
-        checked: dict[int, int] = {}
-        for table_id, changes in tables.items():
-            if not changes.parts:
-                continue
-            since = snapshot
-            for _ in range(ROUNDS_MAX):
-                if changes.state.last_ts <= since:
-                    break
-                with self.lock:
-                    delta = gather(changes.state, since)
-                for step in check_parts(changes, delta):
-                    rebase(step)
-                since = delta.until
-            checked[table_id] = since
-        return checked
-
     def _check(
-        self, txn: Work, tables: dict[int, TableChanges], checked: dict[int, int]
-    ) -> list[Rebase]:
-        """The last round. Caller holds the commit lock."""
-        snapshot = txn.snapshot
+        self, txn: Work, tables: dict[int, TableChanges], checks: Sequence[Rounds | ReadRounds]
+    ) -> bool:
+        """The last round; False when more has to be done outside. Caller holds the commit lock."""
         if txn.ddl is not None:
             txn.ddl.prepare()
-        if self.engine.last_ts <= snapshot:
-            return []
-        if self.engine.catalog.last_ddl_ts > snapshot:
+        if self.engine.last_ts <= txn.snapshot:
+            return True
+        if self.engine.catalog.last_ddl_ts > txn.snapshot:
             self._check_schema(txn, tables)
-        if txn.reads is not None:
-            for table_id, reads in txn.reads.items():
-                state = self.engine.tables.get(table_id)
-                if state is not None:
-                    name = state.entry.name
-                    check_reads(state, name, snapshot, reads.keys, reads.ranges, reads.whole)
-        rebases: list[Rebase] = []
-        for table_id, changes in tables.items():
-            if table_id in checked:
-                delta = gather(changes.state, checked[table_id])
-                rebases += check_parts(changes, delta)
-                checked[table_id] = delta.until
-            if not rebases:
-                rebases += check_singles(changes, snapshot)
-        return rebases
+        return all(check.inside() for check in checks)
 
     def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:
         """DML read its table's schema version: a DDL since then wins."""
@@ -268,8 +262,11 @@ class Committer:
                         winner_ts=dropped_at,
                     )
 
-    def _apply(self, txn: Work, prepared: Prepared) -> tuple[int, int]:
-        """Take a timestamp, log, fold. Caller holds the commit lock."""
+    def apply_record(self, prepared: Prepared, txn: Work | None = None) -> tuple[int, int]:
+        """Take a timestamp, fold, log: (order, commit_ts). Caller holds the commit lock.
+
+        Background work has no transaction: it changes objects, never rows or definitions.
+        """
         engine, log = self.engine, self.log
         payload = prepared.payload
         log.reserve(len(payload))
@@ -284,26 +281,30 @@ class Committer:
                 wall_us = engine.wall_us
             patch_u64_be(payload, COMMIT_TS_AT, commit_ts)
             patch_u64_be(payload, WALL_US_AT, wall_us)
-            for table_id, state in txn.created.items():
-                engine.tables[table_id] = state
+            if txn is not None:
+                engine.tables |= txn.created
             for node, at in zip(prepared.nodes, prepared.rowid_at, strict=True):
                 state = engine.tables[node.table_id]
                 node.first_rowid = state.next_rowid
                 patch_u64(payload, at, state.next_rowid)
                 state.next_rowid += node.count
-            if txn.ddl is not None:
-                txn.ddl.commit(commit_ts)
-                for table_id in (*txn.created, *txn.dropped):
-                    entry = engine.catalog.table_by_id(table_id)
-                    if entry is not None:
-                        engine.add_table(entry)
-            info = Info(commit_ts=commit_ts, wall_us=wall_us, epoch=log.epoch, token=txn.token)
-            engine.fold(info, prepared.nodes)
+            if txn is not None and txn.ddl is not None:
+                self._define(txn, txn.ddl, commit_ts)
+            token = None if txn is None else txn.token
+            info = Info(commit_ts=commit_ts, wall_us=wall_us, epoch=log.epoch, token=token)
+            engine.fold(info, prepared.nodes, prepared.reshapes)
             order = log.append(GROUP_COMMIT, AC, payload, commit_ts)
         except BaseException as error:
             log.poison(error)
             raise
         return order, commit_ts
+
+    def _define(self, txn: Work, ddl: CatalogTxn, commit_ts: int) -> None:
+        ddl.commit(commit_ts)
+        for table_id in (*txn.created, *txn.dropped):
+            entry = self.engine.catalog.table_by_id(table_id)
+            if entry is not None:
+                self.engine.add_table(entry)
 
     def _short_of_rowids(self, prepared: Prepared) -> bool:
         ceiling = self.engine.rowid_ceiling
@@ -332,13 +333,26 @@ class Committer:
         self.log.sync(order)
         engine.open_epoch(node)
 
-    def _known(self, txn: Work) -> int:
-        """commit_ts of a token that another commit has brought meanwhile, else 0."""
+    def promise_rowids(self, highest: int) -> None:
+        """RowIDs up to this one are ours. Caller holds the lock."""
+        if highest > self.engine.rowid_ceiling:
+            self._extend(highest - self.engine.rowid_ceiling)
+
+    def next_id(self) -> int:
+        """The id of another transaction; it only tells records of one epoch apart."""
+        return next(self._ids)
+
+    def check_running(self) -> None:
+        """UsageError or UnavailableError when nothing commits any more."""
         if self.stopped:
             raise UsageError("the database is closed")
         if self.log.failed is not None:
             text = "the database stopped after an error: close it and open it again"
             raise UnavailableError(text)
+
+    def _known(self, txn: Work) -> int:
+        """commit_ts of a token that another commit has brought meanwhile, else 0."""
+        self.check_running()
         return self.engine.tokens.find(txn.token) if txn.token is not None else 0
 
     def _wait_known(self, commit_ts: int) -> int:

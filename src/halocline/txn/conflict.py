@@ -13,20 +13,35 @@ An upsert is an insert or an update, whichever it was at the snapshot. Changing 
 delete plus an insert. Writing an equal value is still a write. docs/isolation.md has every pair.
 
 A rebase is not done here: the check runs under the commit lock, so it only says which rows need it.
-Singles are checked by their keys. A bulk part is checked the other way round, by what is new in the
-table since the last look, so the time under the lock follows what others did meanwhile.
+Singles are checked by their keys. Parts and objects are checked the other way round, by what is new
+in the table since the last look, so the time under the lock follows what others did meanwhile.
+
+Not here: what others brought as objects (bulkcheck.py), when is checked what (rounds.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container
 from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
 
 from halocline.errors import ConflictError
 from halocline.rows.deletes import Tombstone
-from halocline.rows.lookup import first_rowid_after
+from halocline.rows.members import is_among, places_in
+from halocline.rows.page import ActivePage, Int64Array, Page, Row
 from halocline.rows.state import TableState
+from halocline.schema import Schema
+from halocline.txn.commands import Kind
+from halocline.txn.objectparts import Ending, file_of
+from halocline.txn.reads import Reads
 from halocline.txn.workspace import Intent, Part, TableChanges
+
+Fate = Callable[[int], Tombstone | None]
+"""How a version ended, as far as the asker can know; None while it lives."""
+NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
 
 class Rebase(NamedTuple):
@@ -38,112 +53,219 @@ class Rebase(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What became of one table after some timestamp."""
+    """What became of one table after some timestamp, as far as memory tells."""
 
-    keys: list[tuple[Any, int]]
-    ended: list[tuple[int, Tombstone]]
+    pages: list[tuple[Page, int, int]]
+    """Pages with rows that are new, and the places where these begin and end."""
+    ghosts: list[Int64Array]
+    """RowIDs of rows that are new and have left L0 already."""
+    ended: Int64Array
     until: int
 
+    def __len__(self) -> int:
+        return sum(end - begin for _, begin, end in self.pages) + len(self.ended)
 
-def check_singles(changes: TableChanges, snapshot: int) -> list[Rebase]:
-    """Check rows that were written one by one. Caller holds the commit lock."""
-    state = changes.state
+
+def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = ()) -> list[Rebase]:
+    """Check rows that were written one by one. Caller holds the commit lock.
+
+    `gone`: RowIDs that are known to have ended, though memory does not know it.
+    """
+    state = changes.home
     if state.last_ts <= snapshot:
         return []
     for key in changes.inserted_keys():
         rowid = state.tree.newest(key)
-        if rowid and state.deletes.find(rowid) is None:
-            # A live row from before the snapshot is one that we end ourselves.
-            stamp = state.stamp(rowid)
-            if stamp > snapshot:
-                reason = "the key was inserted by another transaction"
-                raise _conflict(changes, reason, key, stamp)
+        # A live row from before the snapshot is one that we end ourselves.
+        if rowid and (stamp := live_since(state, rowid, state.deletes.find)) > snapshot:
+            if rowid not in gone:
+                raise inserted(changes, key, stamp)
     for rowid, key in changes.deletes.items():
         tombstone = state.deletes.find(rowid)
         if tombstone is not None:
-            reason = "the row was updated or deleted by another transaction"
-            raise _conflict(changes, reason, key, tombstone.commit_ts)
+            raise ended(changes, key, tombstone.commit_ts)
     rebases = []
     for rowid, intent in changes.updates.items():
-        newest = _follow(changes, rowid, intent.key, intent.changed)
+        newest = follow(changes, rowid, intent.key, intent.changed, state.deletes.find)
         if newest != rowid:
             rebases.append(Rebase(changes, rowid, newest))
     return rebases
 
 
+def live_since(state: TableState, rowid: int, fate: Fate) -> int:
+    """commit_ts of a version that the memtree knows, 0 when it has ended."""
+    if fate(rowid) is not None:
+        return 0
+    stamp = state.stamp(rowid)
+    # What the truncating transaction inserted itself has its very timestamp, and lives.
+    return 0 if stamp < state.shape.tier.last_truncate_ts else stamp
+
+
 def gather(state: TableState, since: int) -> Delta:
-    """Keys and tombstones newer than `since`. Caller holds the commit lock."""
+    """What is newer than `since`, by reference. Caller holds the commit lock."""
     if state.last_ts <= since:
-        return Delta([], [], state.last_ts)
-    first = first_rowid_after(state, since)
-    keys: list[tuple[Any, int]] = []
-    if state.key_of is not None:
-        for page, _ in state.pages():
-            if page.end > first:
-                for rowid in range(max(page.start, first), page.end):
-                    row = page.row(rowid)
-                    if row is not None:
-                        keys.append((state.key_of(row), rowid))
-    return Delta(keys, list(state.deletes.since(since)), state.last_ts)
+        return Delta([], [], NONE, state.last_ts)
+    pages = []
+    for page, count in reversed(state.pages()):
+        begin = page.visible_count(count, since)
+        if begin < count:
+            pages.append((page, begin, count))
+        if begin:
+            break
+    newer = [ghost.rowids[ghost.stamps > since] for ghost in state.ghosts]
+    ghosts = [rowids for rowids in newer if len(rowids)]
+    return Delta(pages, ghosts, state.deletes.rowids_since(since), state.last_ts)
 
 
-def check_parts(changes: TableChanges, delta: Delta) -> list[Rebase]:
-    """Check bulk parts against what is new. Needs no lock; rebased rows become single intents."""
-    state = changes.state
+def fresh_keys(state: TableState, delta: Delta) -> tuple[list[Any] | Int64Array, Int64Array]:
+    """Keys and RowIDs of the rows that are new, side by side."""
+    schema = state.schema
+    keys: list[Any] = []
+    rowids = [NONE]
+    for page, begin, end in delta.pages:
+        rowids.append(page.rowid_array(end)[begin:end])
+        if isinstance(page, ActivePage):
+            assert state.key_of is not None
+            keys.append(list(map(state.key_of, page.rows[begin:end])))
+        else:
+            part = page.batch(end).slice(begin, end - begin)
+            keys.append(schema.int_keys(part) if schema.int_key else schema.keys_of(part))
+    if delta.ghosts:
+        moved = _moved_keys(state, np.sort(np.concatenate(delta.ghosts)))
+        keys.append([key for key, _ in moved])
+        rowids.append(np.array([rowid for _, rowid in moved], dtype=np.int64))
+    found = np.concatenate(rowids)
+    if schema.int_key:
+        arrays = [np.asarray(part, dtype=np.int64) for part in keys]
+        return np.concatenate([NONE, *arrays]), found
+    return [key for part in keys for key in part], found
+
+
+def _moved_keys(state: TableState, rowids: Int64Array) -> list[tuple[Any, int]]:
+    """Keys whose newest version is one of these: the memtree still knows them."""
+    wanted = set(rowids.tolist())
+    found = [(key, rowid) for key, rowid in list(state.tree.recent.items()) if rowid in wanted]
+    for run in state.tree.runs:
+        places = np.nonzero(is_among(run.rowids, rowids))[0].tolist()
+        found += [(run.view[place], run.ids[place]) for place in places]
+    return found
+
+
+def check_parts(changes: TableChanges, delta: Delta, fate: Fate) -> list[Rebase]:
+    """Check parts and own objects against what is new; rebased rows become single intents."""
+    state = changes.home
+    if state.key_of is not None and (delta.pages or delta.ghosts) and changes.inserts_in_bulk:
+        keys, rowids = fresh_keys(state, delta)
+        for place in _among_inserts(changes, keys):
+            if (stamp := live_since(state, int(rowids[place]), fate)) > 0:
+                raise inserted(changes, plain(keys[place]), stamp)
+    return check_ended(changes, delta.ended, fate)
+
+
+def _among_inserts(changes: TableChanges, keys: list[Any] | Int64Array) -> list[int]:
+    """Places of keys that we insert too, in a part or an object."""
+    found: set[int] = set()
     for part in changes.parts:
-        if part.targets is None:
-            for key, rowid in delta.keys:
-                if part.find(key) >= 0 and state.deletes.find(rowid) is None:
-                    reason = "the key was inserted by another transaction"
-                    raise _conflict(changes, reason, key, state.stamp(rowid))
+        if part.is_insert and part.run is not None:
+            found.update(_in_part(part, keys))
+    objects = changes.objects
+    finder = changes.home.finder
+    if objects is not None and objects.inserts and finder is not None and len(keys):
+        batch = finder.batch(key_columns(changes.schema, keys))
+        mine = changes.ended()
+        for entry in objects.inserts:
+            hits = finder.find_many(file_of(entry), batch)
+            found.update(hits.positions[~is_among(hits.rowids, mine)].tolist())
+    return sorted(found)
+
+
+def key_columns(schema: Schema, keys: list[Any] | Int64Array) -> pa.Table:
+    """Canonical keys as columns."""
+    if isinstance(keys, np.ndarray):
+        (field,) = schema.key_fields
+        return pa.table([pa.array(keys).cast(field.type)], schema=schema.key_fields)
+    return schema.key_table(keys)
+
+
+def _in_part(part: Part, keys: list[Any] | Int64Array) -> list[int]:
+    assert part.run is not None
+    if isinstance(keys, np.ndarray) and isinstance(part.run.keys, np.ndarray) and not part.dropped:
+        places = np.minimum(np.searchsorted(part.run.keys, keys), len(part.run.keys) - 1)
+        return [int(place) for place in np.nonzero(part.run.keys[places] == keys)[0]]
+    return [place for place, key in enumerate(keys) if part.find(plain(key)) >= 0]
+
+
+def check_ended(changes: TableChanges, rowids: Int64Array, fate: Fate) -> list[Rebase]:
+    """Check parts and own tombstone objects against versions that others have ended."""
     rebases = []
-    for rowid, tombstone in delta.ended:
-        for part, offset in _hits(changes.parts, rowid):
-            key = part.keys[offset]
-            if part.table is None:
-                reason = "the row was updated or deleted by another transaction"
-                raise _conflict(changes, reason, key, tombstone.commit_ts)
-            newest = _follow(changes, rowid, key, set(part.changed))
-            changes.updates[rowid] = Intent(
-                key, part.row(changes.schema, offset), set(part.changed)
-            )
-            part.dropped.add(offset)
-            rebases.append(Rebase(changes, rowid, newest))
+    for part in changes.parts:
+        if part.targets is not None:
+            places = _met(part.targets, part.dropped, rowids)
+            rebases += [_leave_part(changes, part, place, fate) for place in places]
+    for one in [] if changes.objects is None else changes.objects.endings:
+        places = _met(one.targets, one.dropped, rowids)
+        rebases += [_leave_ending(changes, one, place, fate) for place in places]
     return rebases
 
 
-def rebase(step: Rebase) -> None:
+def _met(targets: Int64Array, dropped: BitMap, rowids: Int64Array) -> list[int]:
+    places = places_in(targets, rowids).tolist()
+    return [place for place in places if place not in dropped]
+
+
+def _leave_part(changes: TableChanges, part: Part, place: int, fate: Fate) -> Rebase:
+    assert part.targets is not None
+    rowid, key = int(part.targets[place]), part.keys[place]
+    if part.table is None:
+        raise ended(changes, key, _when(fate, rowid))
+    newest = follow(changes, rowid, key, set(part.changed), fate)
+    changes.updates[rowid] = Intent(key, part.row(changes.schema, place), set(part.changed))
+    part.dropped.add(place)
+    return Rebase(changes, rowid, newest)
+
+
+def _leave_ending(changes: TableChanges, one: Ending, place: int, fate: Fate) -> Rebase:
+    """The successor that we wrote is born dead, and a row in memory takes its place."""
+    rowid = int(one.targets[place])
+    objects = changes.objects
+    assert objects is not None
+    if one.successors is None:
+        raise ended(changes, None, _when(fate, rowid))
+    successor = int(one.successors[place])
+    row = objects.row(successor)
+    key = None if changes.home.key_of is None else changes.home.key_of(row)
+    newest = follow(changes, rowid, key, set(one.changed), fate)
+    changes.updates[rowid] = Intent(key, row, set(one.changed))
+    changes.deletes[successor] = key
+    changes.commands.append(Kind.DELETE_COMMITTED)
+    one.drop([place])
+    return Rebase(changes, rowid, newest)
+
+
+def rebase(step: Rebase, read_row: Callable[[TableState, Any, int], Row]) -> None:
     """Put an update onto the newest version: its row, with the columns we changed."""
     changes = step.changes
     intent = changes.updates.pop(step.target)
-    base = changes.state.row(step.newest)
-    assert base is not None, "a version that an open transaction may need was removed"
-    row = list(base)
+    row = list(read_row(changes.home, intent.key, step.newest))
     for position in intent.changed:
         row[position] = intent.row[position]
     changes.updates[step.newest] = Intent(intent.key, tuple(row), intent.changed)
 
 
-def check_reads(
-    state: TableState,
-    name: str,
-    snapshot: int,
-    keys: Iterable[Any],
-    ranges: Iterable[tuple[Any, Any]],
-    whole: bool,
-) -> None:
+def check_reads(state: TableState, reads: Reads, snapshot: int) -> None:
     """Serializable: nothing that was read may have changed. Caller holds the commit lock."""
     if state.last_ts <= snapshot:
         return
-    if whole:
-        raise ConflictError(
-            "a table that was read has changed", table=name, winner_ts=state.last_ts
-        )
-    for key in keys:
+    name = state.entry.name
+    if reads.whole:
+        raise read_changed("a table that was read has changed", name, None, state.last_ts)
+    for key in reads.keys:
         _check_key(state, name, key, snapshot)
-    for low, high in ranges:
+    for low, high in reads.ranges:
         for key in state.tree.range(low, high):
             _check_key(state, name, key, snapshot)
+    if state.shape.tier and state.key_of is not None:
+        _check_ended_keys(state, reads, snapshot)
 
 
 def _check_key(state: TableState, name: str, key: Any, snapshot: int) -> None:
@@ -153,42 +275,57 @@ def _check_key(state: TableState, name: str, key: Any, snapshot: int) -> None:
     tombstone = state.deletes.find(rowid)
     changed = tombstone.commit_ts if tombstone is not None else state.stamp(rowid)
     if changed > snapshot:
-        raise ConflictError(
-            "a row that was read has changed", table=name, key=key, winner_ts=changed
-        )
+        raise read_changed("a row that was read has changed", name, key, changed)
 
 
-def _follow(changes: TableChanges, rowid: int, key: Any, mine: set[int]) -> int:
+def _check_ended_keys(state: TableState, reads: Reads, snapshot: int) -> None:
+    """Rows in objects that have ended: the memtree does not know their keys, tombstones do."""
+    tier = state.shape.tier
+    for rowid, tombstone in state.deletes.since(snapshot):
+        if reads.hold(tombstone.key) and not tier.is_born_dead(rowid, tombstone.commit_ts):
+            reason, name = "a row that was read has changed", state.entry.name
+            raise read_changed(reason, name, tombstone.key, tombstone.commit_ts)
+
+
+def follow(changes: TableChanges, rowid: int, key: Any, mine: set[int], fate: Fate) -> int:
     """The newest version behind `rowid`, or ConflictError if our columns met theirs on the way."""
-    deletes = changes.state.deletes
     columns = changes.schema.columns
     ids = {columns[position].id for position in mine}
-    tombstone = deletes.find(rowid)
+    tombstone = fate(rowid)
     while tombstone is not None:
         if not tombstone.successor:
             reason = "the row was deleted by another transaction"
-            raise _conflict(changes, reason, key, tombstone.commit_ts)
+            raise conflict(changes, reason, key, tombstone.commit_ts)
         if not ids.isdisjoint(tombstone.changed):
             reason = "the same column was written by another transaction"
-            raise _conflict(changes, reason, key, tombstone.commit_ts)
+            raise conflict(changes, reason, key, tombstone.commit_ts)
         rowid = tombstone.successor
-        tombstone = deletes.find(rowid)
+        tombstone = fate(rowid)
     return rowid
 
 
-def _hits(parts: Iterable[Part], rowid: int) -> list[tuple[Part, int]]:
-    found = []
-    for part in parts:
-        if part.targets is not None:
-            place = int(part.targets.searchsorted(rowid))
-            if (
-                place < len(part.targets)
-                and part.targets[place] == rowid
-                and place not in part.dropped
-            ):
-                found.append((part, place))
-    return found
+def _when(fate: Fate, rowid: int) -> int:
+    tombstone = fate(rowid)
+    return 0 if tombstone is None else tombstone.commit_ts
 
 
-def _conflict(changes: TableChanges, reason: str, key: Any, winner_ts: int) -> ConflictError:
+def plain(key: Any) -> Any:
+    """A key out of an array, as callers know it."""
+    return key.item() if isinstance(key, np.integer) else key
+
+
+def inserted(changes: TableChanges, key: Any, winner_ts: int) -> ConflictError:
+    return conflict(changes, "the key was inserted by another transaction", key, winner_ts)
+
+
+def ended(changes: TableChanges, key: Any, winner_ts: int) -> ConflictError:
+    reason = "the row was updated or deleted by another transaction"
+    return conflict(changes, reason, key, winner_ts)
+
+
+def conflict(changes: TableChanges, reason: str, key: Any, winner_ts: int) -> ConflictError:
     return ConflictError(reason, table=changes.entry.name, key=key, winner_ts=winner_ts)
+
+
+def read_changed(reason: str, name: str, key: Any, winner_ts: int) -> ConflictError:
+    return ConflictError(reason, table=name, key=key, winner_ts=winner_ts)

@@ -5,8 +5,11 @@ A writer has a Committer; a read-only opener has none and follows the log instea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from halocline.catalog import Catalog, TableEntry
 from halocline.clock import Clock
@@ -25,6 +28,9 @@ class Core:
     """Engine state, committer, SQL engine and the pins of open transactions."""
 
     __slots__ = (
+        "__weakref__",
+        "_kin",
+        "_pin_keys",
         "_states",
         "catalog",
         "clock",
@@ -34,10 +40,16 @@ class Core:
         "engine",
         "options",
         "pins",
+        "write_floor",
     )
 
     def __init__(
-        self, engine: EngineState, committer: Committer | None, duck: Duck, clock: Clock
+        self,
+        engine: EngineState,
+        committer: Committer | None,
+        duck: Duck,
+        clock: Clock,
+        pins: dict[int, int] | None = None,
     ) -> None:
         self.engine = engine
         self.catalog: Catalog = engine.catalog
@@ -45,20 +57,81 @@ class Core:
         self.duck = duck
         self.clock = clock
         self.options: Options = engine.options
-        self.pins: dict[int, int] = {}
-        """Snapshot of every open transaction: undo GC may not pass the oldest."""
+        self.pins: dict[int, int] = {} if pins is None else pins
+        """Snapshot of every open transaction: GC may not pass the oldest. A reader brings a dict
+        that tells the owner about it.
+
+        Those that only read have a key below zero: nothing will ever be committed from them."""
+        self.write_floor = 0
+        """No transaction that may write begins below this timestamp."""
+        self._pin_keys = count(-1, -1)  # below zero: they only read
         self._states: dict[str, TableState] = {}
         self.closed = ""
         """Why nothing works any more, once it does not."""
+        self._kin: WeakSet[Core] = WeakSet([self])
+
+    def renewed(self, engine: EngineState) -> Core:
+        """The core of a reader that had to load its state anew; this one ends with its readers."""
+        core = Core(engine, None, self.duck, self.clock, self.pins)
+        core.closed = self.closed
+        core._kin = self._kin
+        self._kin.add(core)
+        return core
+
+    def close(self, why: str) -> None:
+        """Nothing works any more, here and in transactions that began before a renewal."""
+        for core in list(self._kin):
+            core.closed = why
 
     def check_open(self) -> None:
         if self.closed:
             raise UsageError(self.closed)
 
+    def oldest_writer(self) -> int:
+        """No transaction that may write, open or still to come, has an older snapshot.
+
+        The bound is published before the pins are read, and a transaction publishes its pin before
+        it looks at the bound: either we see its pin, or it takes a newer snapshot.
+        """
+        if self.committer is None:
+            return self.engine.last_ts
+        with self.committer.lock:
+            self.write_floor = max(self.write_floor, self.committer.log.visible_ts)
+            bound = self.write_floor
+        return min([bound, *(ts for key, ts in self.pins.copy().items() if key > 0)])
+
+    def oldest_needed(self) -> int:
+        """What ended at or before this timestamp is seen by nobody any more, here or elsewhere."""
+        return min([self.engine.bound, *list(self.pins.values())])
+
+    @contextmanager
+    def pinned(self) -> Iterator[int]:
+        """Keep whatever stands for the newest snapshot until the block ends; gives the snapshot.
+
+        For all who read objects without a transaction: compaction, checks, statistics.
+        """
+        pin = next(self._pin_keys)
+        try:
+            while True:
+                ts = self.engine.last_ts
+                if self.committer is not None:
+                    ts = self.committer.log.visible_ts
+                self.pins[pin] = ts
+                if ts >= self.engine.floor:
+                    break
+            yield ts
+        finally:
+            self.pins.pop(pin, None)
+
     def commit(self, txn: Work) -> int:
+        return self.writing.commit(txn)
+
+    @property
+    def writing(self) -> Committer:
+        """The committer; UnavailableError when there is none."""
         if self.committer is None:
             raise UnavailableError("the database is open read-only")
-        return self.committer.commit(txn)
+        return self.committer
 
     def state_of(self, name: str, snapshot: int) -> TableState | None:
         """A table's state by the name a caller used; None sends the caller the long way.
@@ -91,11 +164,10 @@ class Core:
         gone = set(table_ids)
         for table_id in gone:
             self.engine.tables.pop(table_id, None)
-        names = [name for name, state in list(self._states.items()) if state.table_id in gone]
+        names = [name for name, state in self._states.copy().items() if state.table_id in gone]
         for name in names:
             self._states.pop(name, None)
 
     def new_state(self, entry: TableEntry) -> TableState:
         """State of a table that exists only in the transaction that creates it."""
-        engine = self.engine
-        return TableState(entry, page_rows=engine.options.page_rows, first_rowid=engine.first_rowid)
+        return self.engine.new_table(entry)

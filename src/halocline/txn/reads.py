@@ -18,3 +18,10 @@ class Reads:
         self.keys: set[Any] = set()
         self.ranges: list[tuple[Any, Any]] = []
         self.whole = False
+
+    def hold(self, key: Any) -> bool:
+        """Was this key read, by itself or in a range?"""
+        return key in self.keys or any(
+            (low is None or key >= low) and (high is None or key < high)
+            for low, high in self.ranges
+        )

@@ -4,7 +4,7 @@
                                                                           commit_ts, wall_us, RowIDs
 
 Under the commit lock only fixed-width fields are patched into the payload. Nodes follow the order
-of T-15: DDL, then per table deletes, updates, inserts.
+of T-15: DDL, then objects, then per table deletes, updates, inserts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from halocline.rows.nodes import (
     encode_node,
     key_run,
 )
+from halocline.rows.reshape import Reshape, encode_reshape
 from halocline.rows.tokens import Token
 from halocline.schema import Schema
 from halocline.txn.commands import DDL, Command, Kind, merge_kinds, plan
@@ -62,6 +63,8 @@ class Prepared(NamedTuple):
     """Offset of each node's first RowID in the payload."""
     rows: int
     """RowIDs the record will take."""
+    reshapes: Sequence[Reshape] = ()
+    """What becomes of objects."""
 
 
 def one_row_record(
@@ -94,10 +97,12 @@ def prepare(
     definitions: Sequence[Command],
     tables: Mapping[int, TableChanges],
     bulk_rows: int,
+    reshapes: Sequence[Reshape] = (),
 ) -> Prepared:
     """Encode everything that can be known before the commit lock."""
     nodes: list[Node] = []
-    encoded = list(ddl)
+    encoded = [*ddl, *(node for reshape in reshapes for node in encode_reshape(reshape))]
+    fixed = len(encoded)
     rows = 0
     for kind, table_id in _planned(definitions, tables):
         changes = tables[table_id]
@@ -110,10 +115,10 @@ def prepare(
     at = _META_BYTES + len(info) + 4
     rowid_at = []
     for place, (_, buffer) in enumerate(encoded):
-        if place >= len(ddl):
+        if place >= fixed:
             rowid_at.append(at + 5 + FIRST_ROWID_AT)
         at += 5 + len(buffer)
-    return Prepared(payload, nodes, rowid_at, rows)
+    return Prepared(payload, nodes, rowid_at, rows, reshapes)
 
 
 def nodes_of(kind: Kind, changes: TableChanges, bulk_rows: int) -> list[Node]:
@@ -161,6 +166,11 @@ def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
         nodes.append(Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys))
     elif targets:
         nodes.append(Delete(changes.entry.id, targets, list(changes.deletes.values())))
+    swept = changes.sweep
+    if swept is not None and len(swept.targets):
+        few = len(swept.targets) <= bulk_rows
+        rowids = swept.targets.tolist() if few else swept.targets
+        nodes.append(Delete(changes.entry.id, rowids, swept.keys))
     return nodes + _parts(changes, lambda part: part.table is None)
 
 

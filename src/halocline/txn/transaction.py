@@ -22,11 +22,14 @@ from typing import Any
 import pyarrow as pa
 
 from halocline.errors import UsageError
-from halocline.read.point import find
+from halocline.read.point import find_row
 from halocline.schema import Schema
 from halocline.txn import query, write
+from halocline.txn.commands import Kind
 from halocline.txn.view import see, visible_many, visible_range
+from halocline.txn.where import delete_where, update_where
 from halocline.txn.work import Work
+from halocline.txn.workspace import TableChanges
 
 _MISSING: Any = object()
 
@@ -66,7 +69,7 @@ class Transaction(Work):
         if not self._writable and not self._may_write():
             return write.count_rows(rows)
         with self._reading(changes):
-            return write.insert(changes, rows, self.snapshot, self._core.options.bulk_rows)
+            return write.insert(self._core, changes, rows, self.snapshot)
 
     def upsert(self, table: str, rows: Any) -> int:
         """Insert rows, or update those whose key exists; absent columns keep their value."""
@@ -74,7 +77,7 @@ class Transaction(Work):
         if not self._may_write():
             return write.count_rows(rows)
         with self._reading(changes):
-            return write.upsert(changes, rows, self.snapshot, self._core.options.bulk_rows)
+            return write.upsert(self._core, changes, rows, self.snapshot)
 
     def update(
         self,
@@ -106,7 +109,7 @@ class Transaction(Work):
         checked = changes.schema.partial(given)
         if where is not None:
             self.note_scan(changes)
-            return query.update_where(self._core, self, changes, where, params, checked)
+            return update_where(self._core, self, changes, where, params, checked)
         plain = changes.schema.key(key)
         with self._reading(changes, [plain]):
             write.update_key(changes, plain, checked, self.snapshot)
@@ -128,11 +131,27 @@ class Transaction(Work):
             return False if where is None else 0
         if where is not None:
             self.note_scan(changes)
-            return query.delete_where(self._core, self, changes, where, params)
+            return delete_where(self._core, self, changes, where, params)
         plain = changes.schema.key(key)
         if self.reads is not None:
             self._reads_of(changes).keys.add(plain)
         return write.delete_key(changes, plain, self.snapshot)
+
+    def truncate(self, table: str) -> None:
+        """Delete all rows, whoever wrote them: those that are there when this commits.
+
+        It never conflicts with changes of rows by others; they do, if they commit after it.
+        """
+        changes = self._open_table(table)
+        if not self._may_write():
+            return
+        self._give_up([changes])
+        fresh = TableChanges(self._core.new_state(changes.entry), self._core.options.batch_rows)
+        fresh.home = changes.home
+        fresh.truncated = changes.entry.id not in self.created
+        fresh.commands.append(Kind.DELETE_COMMITTED)
+        self.changes = {**self.changes, changes.entry.id: fresh}
+        self._forget_names()
 
     # Reading.
 
@@ -143,12 +162,11 @@ class Transaction(Work):
             if state is not None:
                 schema = state.schema
                 plain = schema.key(key)
-                rowid = find(state, plain, self.snapshot)
-                row = state.row(rowid) if rowid else None
-                if row is None:
+                found = find_row(state, plain, self.snapshot)
+                if found is None:
                     return None
-                self._seen = (state, plain, rowid, row)
-                return schema.as_dict(row)
+                self._seen = (state, plain, found[0], found[1])
+                return schema.as_dict(found[1])
         changes = self._open_table(table)
         plain = changes.schema.key(key)
         if self.reads is not None:
@@ -197,8 +215,9 @@ class Transaction(Work):
         """Rows of one table, filtered, ordered and cut as asked; a reader with stream=True."""
         changes = self._open_table(table)
         self.note_scan(changes)
-        result = query.scan(self._core, self, changes, columns, where, params, order, limit)
-        return result.to_reader(65536) if stream else result
+        return query.scan(
+            self._core, self, changes, columns, where, params, order, limit, stream=stream
+        )
 
     def sql(
         self, text: str, params: Sequence[Any] | None = None, *, stream: bool = False
@@ -244,6 +263,7 @@ class Transaction(Work):
         if if_exists and ddl.table(name) is None:
             return
         entry = ddl.drop_table(name)
+        self._give_up([one for key, one in self.changes.items() if key == entry.id])
         self.changes = {key: one for key, one in self.changes.items() if key != entry.id}
         if entry.id not in self.created:
             self.dropped |= {entry.id}

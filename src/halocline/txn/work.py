@@ -13,17 +13,19 @@ Not here: the calls a user makes (transaction.py), how a change enters a workspa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from halocline.catalog import CatalogTxn, TableEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
-from halocline.read.point import find
+from halocline.read.point import find, find_row
 from halocline.rows.page import Row
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
+from halocline.txn.bulk import spill
+from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.reads import Reads
 from halocline.txn.workspace import Single, TableChanges
 
@@ -62,7 +64,9 @@ class Work:
         if read_only:
             self.read_only = True
             self._writable = False
-        core.pins[id(self)] = snapshot
+            core.pins[-id(self)] = snapshot
+        else:
+            core.pins[id(self)] = snapshot
 
     # Ending.
 
@@ -72,17 +76,24 @@ class Work:
             raise UsageError(f"this transaction is already {self._state}")
         self._core.check_open()
         if self.already_committed or not self._has_changes():
+            if self.changes:
+                self._give_up(self.changes.values())
             self._finish("committed")
             return self.commit_ts
         if self._single is not None and self._commit_single():
             return self.commit_ts
         self.settle()
         try:
+            self._spill()
             self.commit_ts = self._core.commit(self)
         except BaseException:
+            self._give_up(self.changes.values())
             self._finish("failed at commit")
             raise
-        states = [changes.state for changes in self.changes.values()]
+        states = [changes.home for changes in self.changes.values()]
+        if jobs_of(self.changes.values()):
+            # Of a table whose changes have cancelled out, nothing was committed.
+            self._give_up(self.changes.values())
         self._finish("committed")
         for state in states:
             if state.owes and self._core.committer is not None:
@@ -94,7 +105,23 @@ class Work:
         if self._state == "committed":
             raise UsageError("this transaction is already committed")
         if self._state == "open":
+            self._give_up(self.changes.values())
             self._finish("rolled back")
+
+    def _spill(self) -> None:
+        """Rows that were inserted one by one and have become many go into objects."""
+        committer = self._core.committer
+        if committer is not None:
+            for changes in self.changes.values():
+                if len(changes.rows) > self._core.options.bulk_rows:
+                    spill(committer, changes)
+
+    def _give_up(self, workspaces: Iterable[TableChanges]) -> None:
+        """Files that were written for nothing: their jobs are over, and GC may have them."""
+        committer = self._core.committer
+        jobs = jobs_of(workspaces)
+        if committer is not None and (jobs or committer.forgotten):
+            give_up(committer, jobs)
 
     def _commit_single(self) -> bool:
         """Commit one row without detours; False when the general way must decide."""
@@ -119,11 +146,14 @@ class Work:
 
     def __del__(self) -> None:
         # Whatever an interrupt left undone: the snapshot is held no longer than this object lives.
-        core: Core | None = self.__dict__.get("_core")
+        core: Core | None = getattr(self, "_core", None)  # 0.05 us; through __dict__ 0.2
         if core is not None:
             if self._state == "open":
+                # Not ended here: this may run at any moment, even while the lock is held.
+                if core.committer is not None and self.changes:
+                    core.committer.forgotten += jobs_of(self.changes.values())
                 self._finish("rolled back")
-            core.pins.pop(id(self), None)
+            core.pins.pop(-id(self) if self.read_only else id(self), None)
 
     def _has_changes(self) -> bool:
         if self._single is not None:
@@ -134,7 +164,7 @@ class Work:
         self._state = state
         self._writable = self._fresh = False
         self._single = self._seen = None
-        self._core.pins.pop(id(self), None)
+        self._core.pins.pop(-id(self) if self.read_only else id(self), None)
         if self.ddl is not None:  # harmless after its commit
             self.ddl.rollback()
         if self.changes:
@@ -286,8 +316,7 @@ class Work:
         if seen is not None and seen[1] == key and seen[0] is state:
             _, _, rowid, old = seen  # read, modify, write: the row is still at hand
         else:
-            rowid = find(state, key, self.snapshot)
-            old = state.row(rowid) if rowid else None
+            rowid, old = find_row(state, key, self.snapshot) or (0, None)
         checked = schema.partial(values)
         if old is None or not schema.key_set.isdisjoint(checked):
             return False

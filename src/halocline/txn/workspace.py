@@ -5,13 +5,16 @@
     updates   committed RowID -> the row that shall succeed it and the columns that changed
     deletes   committed RowID -> its key
     parts     bulk changes: Arrow tables with their keys sorted, sealed when they arrive
+    objects   larger ones: files that are written before the commit (objectparts.py)
 
-A key is looked up in `own` (single rows), then in the parts from the newest on, and only then in
-the table. Updating an inserted row is delete + insert (T-12); updating a key column is delete +
-insert too (T-13).
+A key is looked up in `own` (single rows), then in the parts from the newest on, then in own
+objects, and only then in the table. A version that was found in an object or in the table counts
+unless the transaction ends it: a key that it inserted again has no trace of that in `own`.
+Updating an inserted row is delete + insert (T-12); so is updating a key column (T-13).
 
 Invariants
 - A committed RowID is in at most one of `updates`, `deletes` and the live offsets of one part.
+- After `truncate` the transaction reads an empty table, `state`; `home` is the one it will change.
 - `own[key]` is (row, id) as this transaction sees the key: a positive id is the committed RowID
   that is being updated, a negative one is -1 minus the place in `rows`; row None: the key ended.
 
@@ -21,6 +24,7 @@ Not here: reading the table (read/), conflicts (conflict.py), bytes (record.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +33,12 @@ from pyroaring import BitMap
 
 from halocline.rows.memtree import Run
 from halocline.rows.page import Int64Array, Row
+from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
+from halocline.rows.tier import Tier
 from halocline.schema import Schema
 from halocline.txn.commands import Command, Kind
+from halocline.txn.objectparts import ObjectParts
 
 
 class Batch(NamedTuple):
@@ -58,6 +65,15 @@ class Intent:
         self.changed = changed
 
 
+class Sweep(NamedTuple):
+    """Every live row of L0, as a TRUNCATE found it."""
+
+    targets: Int64Array
+    keys: Sequence[Any]
+    mark: tuple[int, Tier]
+    """What the table looked like then: see rounds.py."""
+
+
 class Part:
     """A bulk change: inserts (no targets), updates, or deletes (no table)."""
 
@@ -78,6 +94,10 @@ class Part:
         self.targets = targets
         self.changed = changed
         self.dropped = BitMap()
+
+    @property
+    def is_insert(self) -> bool:
+        return self.targets is None and self.table is not None
 
     def find(self, key: Any) -> int:
         """Offset of the key's live row in this part, -1 when it has none."""
@@ -118,16 +138,21 @@ class TableChanges:
         "dead",
         "deletes",
         "entry",
+        "home",
+        "objects",
         "own",
         "parts",
         "rows",
         "schema",
         "state",
+        "sweep",
+        "truncated",
         "updates",
     )
 
     def __init__(self, state: TableState, batch_rows: int) -> None:
         self.state = state
+        self.home = state
         self.entry = state.entry
         self.schema = state.schema
         self.batch_rows = batch_rows
@@ -138,14 +163,26 @@ class TableChanges:
         self.deletes: dict[int, Any] = {}
         self.parts: list[Part] = []
         self.commands: list[Kind] = []
+        self.objects: ObjectParts | None = None
+        self.truncated = False
+        self.sweep: Sweep | None = None
 
     def __bool__(self) -> bool:
-        return bool(
-            self.updates
-            or self.deletes
-            or len(self.rows) > (0 if self.dead is None else len(self.dead))
-            or any(len(part) for part in self.parts)
-        )
+        if self.updates or self.truncated:
+            return True
+        if len(self.rows) > (0 if self.dead is None else len(self.dead)):
+            return True
+        if self.objects:
+            return not self._cancels_out(self.objects)
+        return bool(self.deletes or any(len(part) for part in self.parts))
+
+    def _cancels_out(self, objects: ObjectParts) -> bool:
+        """Has it ended all the rows that it has put into objects, and nothing else?"""
+        if any(len(part) and part.table is not None for part in self.parts):
+            return False
+        ended = self.ended()  # each once
+        rows = sum(entry.stats.rows for entry in objects.data)
+        return len(ended) == rows and bool(objects.owned(ended).all())
 
     # Writing, one row. The caller has checked the table.
 
@@ -199,10 +236,56 @@ class TableChanges:
         else:
             self.commands.append(Kind.INSERT if part.targets is None else Kind.UPDATE_COMMITTED)
 
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Bulk work that fails half-way, for want of room on the disk, leaves nothing behind."""
+        objects = self.objects
+        parts = [(part, part.dropped.copy()) for part in self.parts]
+        endings = [] if objects is None else [(one, one.dropped.copy()) for one in objects.endings]
+        inserts, successors = ([], []) if objects is None else (objects.inserts, objects.successors)
+        saved = list(inserts), list(successors), list(self.commands)
+        try:
+            yield
+        except BaseException:
+            self.parts = [part for part, _ in parts]
+            for part, dropped in parts:
+                part.dropped = dropped
+            for one, dropped in endings:
+                one.dropped = dropped
+            if self.objects is not None:
+                self.objects.reset(saved[0], saved[1], [one for one, _ in endings])
+            self.commands = saved[2]
+            raise
+
+    def reshape(self) -> Reshape | None:
+        """What becomes of objects by this transaction; None when nothing does."""
+        if self.objects:
+            return self.objects.reshape(truncate=self.truncated)
+        return Reshape(self.entry.id, truncate=True) if self.truncated else None
+
     # Reading.
 
+    @property
+    def inserts_in_bulk(self) -> bool:
+        """Are there keys that were inserted otherwise than one by one?"""
+        if self.objects is not None and self.objects.inserts:
+            return True
+        return any(part.is_insert for part in self.parts)
+
+    def ends(self, rowid: int) -> bool:
+        """Does this transaction end or replace this version?"""
+        if rowid in self.deletes or rowid in self.updates:
+            return True
+        for part in self.parts:
+            if part.targets is not None:
+                place = int(part.targets.searchsorted(rowid))
+                if place < len(part.targets) and part.targets[place] == rowid:
+                    if place not in part.dropped:
+                        return True
+        return self.objects is not None and self.objects.ends(rowid)
+
     def find_part(self, key: Any) -> tuple[Part, int] | None:
-        """The newest part that says something about the key."""
+        """The newest part that has a row of the key."""
         for part in reversed(self.parts):
             offset = part.find(key)
             if offset >= 0:
@@ -230,9 +313,12 @@ class TableChanges:
             yield Batch(self.rows[begin:end], deleted)
 
     def ended(self) -> Int64Array:
-        """Committed RowIDs that this transaction ends or replaces, ascending."""
+        """RowIDs that this transaction ends or replaces, ascending: committed ones, and those of
+        rows in own objects."""
         singles = np.array([*self.updates, *self.deletes], dtype=np.int64)
         bulks = [part.targets[part.kept()] for part in self.parts if part.targets is not None]
+        if self.objects is not None:
+            bulks.append(self.objects.ended())
         return np.sort(np.concatenate([singles, *bulks]))
 
     def command_list(self) -> list[Command]:

@@ -2,50 +2,65 @@
 
 Each function first checks everything it was given and only then changes the workspace, so a call
 that raises leaves the transaction as it was. Small inputs become single rows; inputs above
-`bulk_rows` become parts that are never taken apart.
+`bulk_rows` become parts that are never taken apart; larger ones become objects (bulk.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from halocline import convert
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
+from halocline.objects.order import Ordered, key_order, repeats
+from halocline.read.lookup import locate_many
 from halocline.read.point import find
-from halocline.rows.lookup import locate_many, take
+from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Int64Array, Row
-from halocline.txn.view import in_part, part_of, see
+from halocline.txn import bulk, endings
+from halocline.txn.taken import SortedKeys, taken_keys
+from halocline.txn.view import in_part, part_of, see, see_many
 from halocline.txn.workspace import Part, TableChanges
 
+if TYPE_CHECKING:
+    from halocline.txn.core import Core
 
-def insert(changes: TableChanges, rows: Any, snapshot: int, bulk_rows: int) -> int:
+
+def insert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
     """Insert a dict, a list of dicts, or anything that exports Arrow."""
     schema = changes.schema
     if type(rows) is dict:
         return insert_row(changes, schema.row(rows), snapshot)
     if is_rows(rows):
         return insert_rows(changes, _checked(schema.row, rows), snapshot)
+    committer = core.writing
+    if convert.is_stream(rows):
+        rows, chunks = bulk.read_ahead(committer, changes, rows)
+        if chunks is not None:
+            return bulk.insert_stream(committer, changes, chunks, snapshot)
     data = schema.table(rows)
-    if data.num_rows <= bulk_rows:
+    if data.num_rows <= core.options.bulk_rows:
         return insert_rows(changes, schema.from_table(data), snapshot)
+    if bulk.is_bulk(committer, changes, data.num_rows):
+        return bulk.insert(committer, changes, data, snapshot)
     return insert_table(changes, data, snapshot)
 
 
-def upsert(changes: TableChanges, rows: Any, snapshot: int, bulk_rows: int) -> int:
+def upsert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
     """Insert or update the same kinds of input."""
     if isinstance(rows, Mapping):
         return upsert_rows(changes, [rows], snapshot)
     if is_rows(rows):
         return upsert_rows(changes, list(rows), snapshot)
     data = changes.schema.table(rows, columns="given")
-    if data.num_rows <= bulk_rows:
+    if data.num_rows <= core.options.bulk_rows:
         return upsert_rows(changes, data.to_pylist(), snapshot)
-    return upsert_table(changes, data, snapshot)
+    return upsert_table(core, changes, data, snapshot)
 
 
 def is_rows(rows: Any) -> bool:
@@ -64,8 +79,7 @@ def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
         changes.insert(None, row)
         return 1
     key = key_of(row)
-    own = changes.own
-    if own or changes.parts:
+    if changes.own or changes.parts or changes.objects:
         taken = see(changes, key, snapshot)[0] is not None
     else:
         taken = find(changes.state, key, snapshot) != 0
@@ -85,7 +99,8 @@ def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> in
     keys = [key_of(row) for row in rows]
     if len(set(keys)) < len(keys):
         raise DuplicateKeyError(changes.entry.name, _repeated(keys), inside=True)
-    taken = [key for key in keys if see(changes, key, snapshot)[0] is not None]
+    seen = see_many(changes, keys, snapshot)
+    taken = [key for key, (row, _) in zip(keys, seen, strict=True) if row is not None]
     if taken:
         raise DuplicateKeyError(changes.entry.name, taken)
     for key, row in zip(keys, rows, strict=True):
@@ -104,18 +119,11 @@ def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
         raise DuplicateKeyError(name, repeated, inside=True)
     run = key_run(table, schema)
     assert run is not None
-    keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
-    rowids = locate_many(changes.state, keys, snapshot)
-    rowids[np.isin(rowids, changes.ended())] = 0
-    taken = [keys[i] for i in np.nonzero(rowids)[0]]
-    taken += [key for key, (row, _) in changes.own.items() if row is not None and run.find(key)]
-    for part in changes.parts:
-        if part.table is not None and part.run is not None:
-            taken += [key for key in _meet(part, run) if part.find(key) >= 0]
+    keys = SortedKeys(schema, table.select(list(schema.primary_key)).take(pa.array(run.rowids)))
+    taken = taken_keys(changes, keys, snapshot)
     if taken:
-        plain = [key.item() if isinstance(key, np.integer) else key for key in taken]
-        raise DuplicateKeyError(name, plain, total=len(plain))
-    for key in [key for key in changes.own if run.find(key)]:
+        raise DuplicateKeyError(name, taken, total=len(taken))
+    for key in keys.keys_at(keys.places_of(list(changes.own))):
         del changes.own[key]  # ended before and inserted again: the part speaks for it now
     changes.add_part(Part(table=table, run=run))
     return int(table.num_rows)
@@ -126,27 +134,29 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
     schema = changes.schema
     _need_key(changes)
     steps: list[tuple[Any, Row, set[int] | None, int]] = []
-    keys = set()
+    wanted: dict[Any, dict[int, Any]] = {}
     absent: list[Any] = []
     failure: SchemaError | None = None
     for place, values in enumerate(rows):
         with _at_row(place, len(rows)):
             given = schema.partial(values)
             key = schema.key_of_partial(given)
-            if key in keys:
+            if key in wanted:
                 raise DuplicateKeyError(changes.entry.name, [key], inside=True)
-            keys.add(key)
-            old, row_id = see(changes, key, snapshot)
-            if old is not None:
-                steps.append((key, _with(old, given), set(given) - schema.key_set, row_id))
-                continue
-            try:
-                steps.append((key, schema.row(values), None, 0))
-            except SchemaError as error:
-                # As an update it would have been right, so the error tells that the row is absent.
-                number = place if len(rows) > 1 else None
-                failure = failure or SchemaError(error.reason, column=error.column, row=number)
-                absent.append(key)
+            wanted[key] = given
+    seen = see_many(changes, list(wanted), snapshot)
+    for place, (key, given) in enumerate(wanted.items()):
+        old, row_id = seen[place]
+        if old is not None:
+            steps.append((key, _with(old, given), set(given) - schema.key_set, row_id))
+            continue
+        try:
+            steps.append((key, schema.row(rows[place]), None, 0))
+        except SchemaError as error:
+            # As an update it would have been right, so the error tells that the row is absent.
+            number = place if len(rows) > 1 else None
+            failure = failure or SchemaError(error.reason, column=error.column, row=number)
+            absent.append(key)
     if failure is not None:
         failure.read_keys = absent
         raise failure
@@ -158,18 +168,27 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
     return len(rows)
 
 
-def upsert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
+def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Upsert an Arrow table that holds some of the columns, the key among them."""
     schema, name = changes.schema, changes.entry.name
     _need_key(changes)
-    if changes.own or changes.parts:
+    order = key_order(table, schema)
+    # In key order all look-ups walk through memory instead of jumping about in it.
+    table = table if order is None else Ordered(table, order).take(0, table.num_rows)
+    repeated = repeats(table, schema)
+    if repeated.num_rows:
+        raise DuplicateKeyError(name, schema.keys_of(repeated.slice(0, 10)), inside=True)
+    mine = bulk.written(changes, table)
+    if mine.any():
         # Own changes of the same keys are rare in bulk work; row by row is right for them.
-        return upsert_rows(changes, table.to_pylist(), snapshot)
-    repeated = schema.first_duplicates(table)
-    if repeated:
-        raise DuplicateKeyError(name, repeated, inside=True)
+        with changes.all_or_nothing():
+            upsert_table(core, changes, table.filter(pa.array(~mine)), snapshot)
+            upsert_rows(changes, table.filter(pa.array(mine)).to_pylist(), snapshot)
+        return int(table.num_rows)
     keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
-    rowids = locate_many(changes.state, keys, snapshot)
+    located = locate_many(changes.state, keys, snapshot, table=table)
+    rowids = located.rowids
+    rowids[is_among(rowids, changes.ended())] = 0
     fresh = table.filter(pa.array(rowids == 0))
     try:
         fresh = schema.table(fresh)
@@ -178,47 +197,43 @@ def upsert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
         raise
     known = np.nonzero(rowids)[0]
     known = known[np.argsort(rowids[known], kind="stable")]
-    if len(known):
-        given = [
-            position for position, name in enumerate(schema.names) if name in table.column_names
-        ]
-        base = take(changes.state, rowids[known])
-        add_update_part(changes, base, rowids[known], table.take(known), given)
-    if fresh.num_rows:
-        changes.add_part(Part(table=fresh, run=key_run(fresh, schema)))
+    with changes.all_or_nothing():
+        if len(known):
+            given = [at for at, name in enumerate(schema.names) if name in table.column_names]
+            values = table.take(pa.array(known))
+            # Whoever gives every column needs nothing of the rows that are there.
+            whole = len(given) == len(schema.names)
+            base = schema.table(values) if whole else located.take(known)
+            add_update_part(core, changes, base, rowids[known], values, given)
+        if fresh.num_rows:
+            bulk.insert_new(core.writing, changes, fresh)
     return int(table.num_rows)
 
 
 def add_update_part(
+    core: Core,
     changes: TableChanges,
     base: pa.Table,
     targets: Int64Array,
     values: pa.Table,
     positions: Sequence[int],
 ) -> None:
-    """Many committed rows, ascending by RowID, get the given columns of `values`."""
+    """Many visible rows, ascending by RowID, get the given columns of `values`."""
     schema = changes.schema
     table = base
     for position in positions:
         name = schema.names[position]
         if position not in schema.key_positions:
             table = table.set_column(position, schema.arrow.field(position), values.column(name))
-    changes.add_part(
-        Part(
-            table=table,
-            run=key_run(table, schema),
-            keys=_keys(changes, table),
-            targets=targets,
-            changed=frozenset(positions) - frozenset(schema.key_positions),
-        )
-    )
+    changed = frozenset(positions) - frozenset(schema.key_positions)
+    with changes.all_or_nothing():
+        endings.update(core.writing, changes, table, targets, changed)
 
 
-def add_delete_part(changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
-    """Many committed rows, ascending by RowID, end (T-22)."""
-    run = key_run(rows, changes.schema)
-    keys = _keys(changes, rows)
-    changes.add_part(Part(table=None, run=run, keys=keys, targets=targets))
+def add_delete_part(core: Core, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
+    """Many visible rows, ascending by RowID, end (T-22)."""
+    with changes.all_or_nothing():
+        endings.delete(core.writing, changes, rows, targets)
 
 
 def update_key(changes: TableChanges, key: Any, values: dict[int, Any], snapshot: int) -> None:
@@ -256,8 +271,22 @@ def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set
         changes.insert(key, row)
     elif row_id < 0:
         changes.replace_local(-row_id - 1, key, row)
+    elif changes.objects is not None and changes.objects.owns(row_id):
+        _replace_own(changes, row_id, key, row, changed)
     else:
         changes.update(row_id, key, row, changed | _leave_part(changes, row_id))
+
+
+def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
+    """Update of a row in an own object: it is born dead, and another takes its place."""
+    assert changes.objects is not None
+    origin = changes.objects.origin(row_id)
+    changes.delete(row_id, key)
+    if origin is None:
+        changes.insert(key, row)
+    else:
+        changes.objects.leave(origin.target)
+        changes.update(origin.target, key, row, changed | origin.changed)
 
 
 def remove(changes: TableChanges, row_id: int, key: Any) -> None:
@@ -270,6 +299,11 @@ def remove(changes: TableChanges, row_id: int, key: Any) -> None:
     elif row_id < 0:
         changes.remove_local(-row_id - 1, key)
     else:
+        if changes.objects is not None and changes.objects.owns(row_id):
+            origin = changes.objects.origin(row_id)
+            if origin is not None:
+                changes.objects.leave(origin.target)
+                changes.delete(origin.target, key)
         _leave_part(changes, row_id)
         changes.delete(row_id, key)
 
@@ -342,21 +376,7 @@ def _leave_part(changes: TableChanges, rowid: int) -> set[int]:
             if hit and place not in part.dropped:
                 part.dropped.add(place)
                 return set(part.changed)
-    return set()
-
-
-def _keys(changes: TableChanges, table: pa.Table) -> Sequence[Any]:
-    if not changes.schema.primary_key:
-        return [None] * table.num_rows
-    return changes.schema.keys_of(table)
-
-
-def _meet(part: Part, run: Any) -> list[Any]:
-    """Keys that stand in both."""
-    assert part.run is not None
-    if isinstance(run.keys, np.ndarray):
-        return list(np.intersect1d(part.run.keys, run.keys).tolist())
-    return list(set(part.run.keys).intersection(run.keys))
+    return set() if changes.objects is None else set(changes.objects.leave(rowid))
 
 
 def _repeated(keys: Sequence[Any]) -> list[Any]:

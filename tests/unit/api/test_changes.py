@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def db(clock: ManualClock) -> Any:
     """A database in memory whose pages hold four rows and whose bulk starts at six."""
-    options = hc.Options(page_rows=4, bulk_rows=6)
+    options = hc.Options(page_rows=4, bulk_rows=6, background=False)
     db = Database(FaultyFiles(), "feed", options=options, clock=clock, retention="1d")
     db.create_table("t", ARROW, primary_key="id")
     yield db
@@ -109,7 +109,7 @@ def test_the_feed_survives_a_reopen_and_undo_gc_above_the_floor(
 ) -> None:
     rng = random.Random(seed)
     files = FaultyFiles()
-    options = hc.Options(page_rows=4, bulk_rows=6)
+    options = hc.Options(page_rows=4, bulk_rows=6, background=False)
     db = Database(files, "feed", options=options, clock=clock, retention="10s")
     db.create_table("t", ARROW, primary_key="id")
     for _ in range(30):

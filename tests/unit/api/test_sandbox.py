@@ -300,7 +300,9 @@ def test_a_query_that_outgrows_memory_writes_nothing_into_the_current_directory(
         assert db.sql("select 1 as one").to_pylist() == [{"one": 1}]
         assert not db.check()
         for path in (tmp_path / "db").rglob("*"):
-            assert not path.stat().st_mode & 0o077, path
+            # DuckDB's own files are as it makes them; nobody else gets into their folder.
+            if path.parent.name != "spill":
+                assert not path.stat().st_mode & 0o077, path
     assert not os.listdir(tmp_path / "here")
 
 

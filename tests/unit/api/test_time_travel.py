@@ -17,7 +17,7 @@ from halocline.store.faulty import FaultyFiles
 
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
-OPTIONS = hc.Options(page_rows=4, bulk_rows=6)
+OPTIONS = hc.Options(page_rows=4, bulk_rows=6, background=False)
 
 
 class World:

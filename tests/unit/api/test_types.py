@@ -64,7 +64,7 @@ EDGES: dict[str, list[Any]] = {
 
 
 def _memory(files: Any, bulk_rows: int) -> Any:
-    options = hc.Options(page_rows=4, bulk_rows=bulk_rows, sql_threads=1)
+    options = hc.Options(page_rows=4, bulk_rows=bulk_rows, sql_threads=1, background=False)
     return Database(files, "types", options=options, clock=ManualClock(1))
 
 

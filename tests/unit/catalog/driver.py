@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from halocline.catalog import Catalog, CatalogTxn, TableEntry
+from halocline.catalog.history import capture, definitions, restore
 from halocline.schema import Schema
 
 SCHEMA = Schema.define({"id": int, "note": str}, "id")
@@ -51,9 +52,24 @@ class Driver:
                 catalog.apply(node_type, payload, commit_ts)
         return catalog
 
+    def written_down(self) -> Catalog:
+        """A catalog made from what a checkpoint keeps of this one."""
+        history = capture(self.catalog)
+        catalog = Catalog()
+        restore(
+            catalog,
+            definitions(history),
+            history.next_ids,
+            history.last_ddl_ts,
+            history.floor,
+        )
+        assert catalog.sequences() == self.catalog.sequences()
+        return catalog
+
     def check(self) -> None:
         """The replayed catalog equals the live one, now and at every timestamp before."""
         assert_equal(self.catalog, self.replayed(), self.now)
+        assert_equal(self.catalog, self.written_down(), self.now)
 
 
 def make(sub: CatalogTxn, name: str) -> TableEntry:

@@ -395,19 +395,21 @@ def test_ctrl_c_while_parked_is_raised_after_the_commit_is_durable() -> None:
     files = FaultyFiles()
     log, _ = start(files, ROOMY)
     others = Committers(log)
-    parked, struck = threading.Event(), threading.Event()
+    parked, struck, over = threading.Event(), threading.Event(), threading.Event()
     files.delay(1, lambda: (parked.set(), struck.wait(PATIENCE)), kind="sync")
     others.begin(1)
     assert parked.wait(PATIENCE)
 
     def interrupt() -> None:
         while not log._line._waiting:
-            assert main.is_alive()
+            if over.is_set():
+                return
         ticket = log._line._waiting[0][2]
         signal.pthread_kill(main.ident or 0, signal.SIGINT)
         # It wakes up, remembers, and parks again with another ticket.
         while not log._line._waiting or log._line._waiting[0][2] is ticket:
-            assert main.is_alive()
+            if over.is_set():
+                return
         struck.set()
 
     main = threading.main_thread()
@@ -419,6 +421,7 @@ def test_ctrl_c_while_parked_is_raised_after_the_commit_is_durable() -> None:
     killer.start()
     with pytest.raises(KeyboardInterrupt):
         log.wait(order)
+    over.set()
     killer.join(PATIENCE)
     others.join()
     assert log.failed is None

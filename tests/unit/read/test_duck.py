@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from halocline.errors import UnavailableError, UsageError
-from halocline.read.duck import Duck
+from halocline.read.duck import Duck, as_schema
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +108,35 @@ def test_an_empty_table_keeps_its_types(duck: Duck) -> None:
     )
     found = duck.query("select * from x", [], {"x": schema.empty_table()})
     assert (found.num_rows, found.schema) == (0, schema)
+
+
+def test_an_instance_that_failed_is_replaced(duck: Duck) -> None:
+    before = duck.query("select 1 as one", [], {})
+    error = duck._translate(duckdb.FatalException("the database has been invalidated"), {})
+    assert isinstance(error, UsageError)
+    assert duck._instance is None
+    assert duck.query("select 1 as one", [], {}) == before
+
+
+def test_nested_values_come_back_under_the_types_that_are_asked_for() -> None:
+    inner = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])
+    wanted = pa.schema(
+        [("l", pa.list_(pa.field("item", inner, nullable=False))), ("s", inner), ("n", pa.int8())]
+    )
+    loose = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    rows = pa.table(
+        {
+            "l": pa.array([[{"a": 1, "b": "x"}], None, []], pa.list_(pa.field("l", loose))),
+            "s": pa.StructArray.from_arrays(
+                [pa.array([1, None, 3], pa.int32()), pa.array(["x", None, "z"])],
+                fields=list(loose),
+                mask=pa.array([False, True, False]),
+            ),
+            "n": pa.array([1, 2, None], pa.int8()),
+        }
+    )
+    for part in (rows, rows.slice(1), rows.slice(2, 1), rows.slice(0, 0)):
+        found = as_schema(part, wanted)
+        found.validate(full=True)
+        assert found.schema.equals(wanted, check_metadata=True)
+        assert found.to_pylist() == part.to_pylist()

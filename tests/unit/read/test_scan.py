@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from halocline.read.changes import changes_schema, read_changes
-from halocline.read.scan import count_rows, scan_pages, scan_table
+from halocline.read.scan import count_rows, scan_pages, scan_table, take_plan
 from halocline.rows.nodes import Append
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
@@ -40,11 +40,11 @@ def test_a_page_without_dead_rows_is_passed_on_as_it_is() -> None:
     state = state_of("int", page_rows=4)
     table = state.schema.to_table([(n, "x", n) for n in range(8)])
     fold(state, Append(1, table=table, run=None, first_rowid=1), 1)
-    first, second = scan_pages(state, 1)
+    first, second = scan_pages(take_plan(state, 1))
     address = table.column("n").chunk(0).buffers()[1].address
     assert first.column("n").buffers()[1].address == address
     assert (first.num_rows, second.num_rows) == (4, 4)
-    assert not list(scan_pages(state, 0))
+    assert not list(scan_pages(take_plan(state, 0)))
 
 
 def test_an_empty_table_has_its_schema() -> None:

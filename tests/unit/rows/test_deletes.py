@@ -76,8 +76,9 @@ def test_since_and_between_tell_the_same_as_a_list(seed: int) -> None:
         newer = {rowid for rowid, (at, _) in told.items() if at > since}
         assert {rowid for rowid, _ in buffer.since(since)} == newer, seed
         until = rng.randrange(since, ts + 3)
-        columns = buffer.between(since, until)
+        *columns, keys = buffer.between(since, until)
         found = sorted(zip(*(column.tolist() for column in columns), strict=True))
         wanted = sorted((r, at, s) for r, (at, s) in told.items() if since < at <= until)
         assert found == wanted, seed
+        assert len(keys) == len(found)
         assert all(column.dtype == np.int64 for column in columns)

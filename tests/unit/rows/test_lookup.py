@@ -54,7 +54,7 @@ def test_no_keys_and_no_rows() -> None:
     assert locate_many(state, [], 5).tolist() == []
     assert locate_many(state, [1, 2], 5).tolist() == [0, 0]
     assert locate_many(state, np.array([1, 2]), 5).tolist() == [0, 0]
-    assert take(state, np.zeros(0, np.int64)) == state.schema.arrow.empty_table()
+    assert take(state.shape, np.zeros(0, np.int64)) == state.schema.arrow.empty_table()
     assert find(state, 1, 5) == 0
     assert first_rowid_after(state, 0) == state.next_rowid
 
@@ -68,14 +68,14 @@ def test_take_gives_rows_in_the_order_asked_for(kind: str) -> None:
     lock = Lock()
     for _ in range(2):
         rowids = rng.choices(sorted(story.versions), k=30)
-        table = take(story.live, np.array(rowids, dtype=np.int64))
+        table = take(story.live.shape, np.array(rowids, dtype=np.int64))
         assert table.schema == story.schema.arrow
         assert story.schema.from_table(table) == [story.versions[r].row for r in rowids]
         tidy(story.live, lock)
     collect(story.live, story.ts, lock)
     living = [v.rowid for v in story.versions.values() if v.ended > story.ts]
     rng.shuffle(living)
-    table = take(story.live, np.array(living, dtype=np.int64))
+    table = take(story.live.shape, np.array(living, dtype=np.int64))
     assert story.schema.from_table(table) == [story.versions[r].row for r in living]
 
 

@@ -59,3 +59,52 @@ def test_memtree_equals_a_dict_of_lists(steps):
         assert list(tree.versions(key)) == model.get(key, [])[::-1]
     assert tree.range(None, None) == sorted(model)
     assert tree.range(5, 15) == [key for key in sorted(model) if 5 <= key < 15]
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 2000),
+    st.lists(st.sampled_from([0, 0, 1, 1, 1, 1, 1, 2, 3, 70, 2**40]), min_size=1, max_size=400),
+    st.randoms(use_true_random=False),
+)
+def test_newest_of_a_run_is_right_whatever_the_gaps_between_its_keys(first, gaps, random):
+    keys = [first]
+    for gap in gaps:
+        if keys[-1] + gap < 2**63:
+            keys.append(keys[-1] + gap)
+    random.shuffle(keys)
+    run = merge_runs([sort_run(np.array(keys)).shifted(100)])
+    model = {key: 100 + place for place, key in enumerate(keys)}
+    for key in model:
+        for near in (key - 1, key, key + 1):
+            if run.first <= near <= run.last:
+                assert run.newest(near) == model.get(near, -1)
+    tree = MemTree()
+    tree.link(run)
+    assert all(tree.newest(key) == rowid for key, rowid in model.items())
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=4),
+    st.integers(0, 40),
+    st.integers(0, 40),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_a_cut_leaves_at_most_so_many_entries_of_each_part(parts, low, high, count, reverse):
+    tree = MemTree()
+    for number, keys in enumerate(parts):
+        if number % 2:
+            tree.link(sort_run(np.array(keys, dtype=np.int64)).shifted(100 * number))
+        else:
+            for offset, key in enumerate(keys):
+                tree.put(key, 100 * number + offset)
+    cut = tree.cut(low, high, count, reverse=reverse)
+    singles = sorted(set(tree.recent))
+    inside = [[k for k in part if low <= k < high] for part in (singles, *parts[1::2])]
+    if cut is None:
+        assert all(len(part) <= count for part in inside)
+    else:
+        assert low <= cut < high
+        near = [[k for k in part if (k >= cut if reverse else k < cut)] for part in inside]
+        # Versions of one key cannot be cut apart: with `reverse` they all are on the near side.
+        assert all(len(set(part)) <= count for part in near)

@@ -9,7 +9,7 @@ import pytest
 
 from halocline.config import Options
 from halocline.errors import CorruptionError, UsageError
-from halocline.rows.engine import EngineState, Times
+from halocline.rows.engine import TIMES_MIN, EngineState, Times
 from halocline.rows.system import (
     EpochNode,
     FloorNode,
@@ -115,7 +115,30 @@ def test_times_find_the_newest_commit_at_a_moment() -> None:
     assert [times.at(wall) for wall in (0, 99, 100, 199, 200, 299, 300, 10**18)] == [
         *(0, 0, 2, 2, 5, 5, 9, 9),
     ]
-    assert [times.wall_of(ts) for ts in (0, 1, 2, 3, 5, 9, 10)] == [0, 100, 100, 100, 200, 300, 300]
+    assert [times.wall_of(ts) for ts in (0, 1, 2, 3, 5, 9, 10)] == [
+        100,
+        100,
+        100,
+        100,
+        200,
+        300,
+        300,
+    ]
+
+
+def test_commit_times_below_the_floor_are_forgotten_when_there_are_many() -> None:
+    times = Times()
+    for ts in range(1, 3 * TIMES_MIN):
+        times.add(2 * ts, 10 * ts)
+    assert times.since(100) is times, "too few to be worth it"
+    floor = 4 * TIMES_MIN + 1
+    kept = times.since(floor)
+    assert len(kept.stamps) < len(times.stamps) // 2
+    for ts in range(floor, 6 * TIMES_MIN + 5):
+        assert kept.wall_of(ts) == times.wall_of(ts)
+        assert kept.at(5 * ts) == times.at(5 * ts)
+    assert kept.at(10) == 0, "nobody may ask for that any more"
+    assert kept.wall_of(2) == times.wall_of(floor)
 
 
 def test_a_plain_token_is_known_until_it_expires() -> None:

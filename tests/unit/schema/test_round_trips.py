@@ -37,8 +37,8 @@ EDGES: list[tuple[str, list[Any]]] = [
             dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC),
         ],
     ),
-    ("string", ["", "\0", "é\uffff\U0010ffff", "x" * 70000]),
-    ("binary", [b"", b"\0", bytes(range(256))]),
+    ("string", ["", "\0", "é\uffff\U0010ffff", "x" * 255, "x" * 256, "x" * 70000]),
+    ("binary", [b"", b"\0", bytes(255), bytes(range(256))]),
     ("list<timestamptz>", [[], [None, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]]),
     ("struct<a: decimal(5,2), b: list<date>>", [{"a": Decimal("1.50"), "b": [dt.date.max]}]),
 ]

@@ -1,0 +1,221 @@
+"""Capture: the state of a running database at one moment, taken without stopping it.
+
+    survey (no lock)   what L0 needs of the log, per table
+    capture (lock)     references and numbers, O(tables): shapes and entries never change
+    root_of (no lock)  encoded, while commits go on
+
+What does a table need of the log? Its rows in L0 and its tombstones that no object holds. Both only
+ever leave, and what comes has a newer timestamp: `need_ts` never falls. So it may be found out
+before the moment of capture, without a lock: it is then too low at most, and replay reads a little
+more than it must.
+
+Tokens and commit times are copied after the lock is free, so they may hold commits that came later.
+Those stand in the log in front of the CKP entry, hence are durable if the checkpoint is, and are
+folded again on top: adding them twice changes nothing. Commit times are cut at the captured count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from halocline.catalog.history import History, definitions
+from halocline.catalog.history import capture as capture_catalog
+from halocline.checkpoint.root import FileRef, Root, TableWire, pack_times
+from halocline.ids import NEVER
+from halocline.log import Place
+from halocline.rows.engine import Times
+from halocline.rows.state import TableState
+from halocline.rows.system import CheckpointNode, JobNode, SnapshotNode
+from halocline.rows.tier import Tier
+from halocline.rows.tokens import Tokens
+from halocline.txn import Committer
+
+
+class Needs(NamedTuple):
+    """What L0 needs of the log."""
+
+    until: int
+    """Found out when this was the newest commit: later ones are needed in any case."""
+    tables: dict[int, int]
+    """Table id -> commit_ts of the oldest record it needs; NEVER: none."""
+
+    @property
+    def oldest(self) -> int:
+        """No record with an older commit_ts is needed by anybody."""
+        return min([self.until + 1, *self.tables.values()])
+
+    def since(self, ts: int) -> list[int]:
+        """Ids of the tables that need records up to `ts`."""
+        return [table_id for table_id, need in self.tables.items() if need <= ts]
+
+
+def survey(committer: Committer) -> Needs:
+    """What every table needs; a place is noted, so that what comes now can be read from here."""
+    engine = committer.engine
+    with committer.lock:
+        until = engine.last_ts
+        committer.log.places.note(committer.log.places.here(), until)
+        states = list(engine.tables.values())
+    return Needs(until, {state.table_id: need_ts(state, committer) for state in states})
+
+
+def need_ts(state: TableState, committer: Committer) -> int:
+    """commit_ts of the oldest record that L0 of this table needs; NEVER when it needs none."""
+    flushed = state.flushed_ts
+    oldest = [_oldest_single(state, flushed, committer)]
+    for run in state.deletes.runs:
+        if run.ts_max > flushed:
+            later = run.ts_min if run.ts_min > flushed else run.stamps[run.stamps > flushed].min()
+            oldest.append(int(later))
+    shape = state.shape
+    page = next((page for page in (*shape.pages, shape.active) if len(page)), None)
+    if page is not None:
+        oldest.append(int(page.stamp_array(1)[0]))
+    return min(oldest)
+
+
+def _oldest_single(state: TableState, flushed: int, committer: Committer) -> int:
+    """The oldest tombstone outside of runs that is not in an object; they stand in commit order."""
+    ended = state.deletes.ended
+    with committer.lock:
+        first = next(iter(ended.values()), None)
+    if first is None:
+        return NEVER
+    if first[0] > flushed:
+        return first[0]
+    return next((one[0] for one in list(ended.values()) if one[0] > flushed), NEVER)
+
+
+class TableMoment(NamedTuple):
+    """One table when it was captured."""
+
+    table_id: int
+    tier: Tier
+    moved_rowid: int
+    flushed_ts: int
+    next_rowid: int
+    last_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A database when it was captured. Nothing in it changes any more."""
+
+    here: Place
+    ts: int
+    wall_us: int
+    epoch: int
+    ts_ceiling: int
+    rowid_ceiling: int
+    first_rowid: int
+    floor: int
+    last_job_id: int
+    jobs: list[JobNode]
+    snapshots: list[SnapshotNode]
+    checkpoints: tuple[CheckpointNode, ...]
+    history: History
+    tables: list[TableMoment]
+    tokens: Tokens
+    """The live ones: see above."""
+    times: Times
+    commits: int
+    """How many of the commit times there were; their arrays only grow."""
+
+
+def capture(committer: Committer) -> Moment:
+    """Take the state under the commit lock."""
+    engine, log = committer.engine, committer.log
+    with committer.lock:
+        committer.check_running()
+        here = log.places.here()
+        log.places.note(here, engine.last_ts)
+        return Moment(
+            here=here,
+            ts=engine.last_ts,
+            wall_us=engine.wall_us,
+            epoch=engine.epoch,
+            ts_ceiling=engine.ts_ceiling,
+            rowid_ceiling=engine.rowid_ceiling,
+            first_rowid=engine.first_rowid,
+            floor=engine.floor,
+            last_job_id=engine.last_job_id,
+            jobs=list(engine.jobs.values()),
+            snapshots=list(engine.snapshots.values()),
+            checkpoints=engine.checkpoints,
+            history=capture_catalog(engine.catalog),
+            tables=[_moment(state) for state in engine.tables.values()],
+            tokens=engine.tokens,
+            times=engine.times,
+            commits=len(engine.times.stamps),
+        )
+
+
+def _moment(state: TableState) -> TableMoment:
+    return TableMoment(
+        state.table_id,
+        state.shape.tier,
+        state.moved_rowid,
+        state.flushed_ts,
+        state.next_rowid,
+        state.last_ts,
+    )
+
+
+def root_of(
+    moment: Moment,
+    needs: Needs,
+    *,
+    uuid: bytes,
+    start: Place,
+    start_ts: int,
+    lists: Mapping[int, FileRef],
+    previous_files: list[str],
+) -> Root:
+    """The root file of this moment; `lists` are the object lists of tables that have objects."""
+    known = {table.id for table in moment.history.tables}
+    tokens, versions = moment.tokens.written_down()
+    stamps, walls = moment.times.stamps, moment.times.walls
+    # Of the commits up to the floor the newest is enough: nobody may ask for an older one.
+    first = max(0, bisect_right(stamps, moment.floor, 0, moment.commits) - 1)
+    return Root(
+        uuid=uuid,
+        order=moment.here.order - 1,
+        here=moment.here,
+        start=start,
+        start_ts=start_ts,
+        ts=moment.ts,
+        wall_us=moment.wall_us,
+        epoch=moment.epoch,
+        ts_ceiling=moment.ts_ceiling,
+        rowid_ceiling=moment.rowid_ceiling,
+        first_rowid=moment.first_rowid,
+        floor=moment.floor,
+        last_job_id=moment.last_job_id,
+        jobs=moment.jobs,
+        snapshots=moment.snapshots,
+        checkpoints=list(moment.checkpoints),
+        previous_files=previous_files,
+        definitions=definitions(moment.history),
+        next_ids=moment.history.next_ids,
+        last_ddl_ts=moment.history.last_ddl_ts,
+        catalog_floor=moment.history.floor,
+        tokens=tokens,
+        versions=versions,
+        times=pack_times(stamps, walls, first, moment.commits),
+        tables=[
+            TableWire(
+                table_id=table.table_id,
+                need_ts=min(needs.tables.get(table.table_id, NEVER), needs.until + 1),
+                moved_rowid=table.moved_rowid,
+                flushed_ts=table.flushed_ts,
+                next_rowid=table.next_rowid,
+                last_ts=table.last_ts,
+                objects=lists.get(table.table_id),
+            )
+            for table in moment.tables
+            if table.table_id in known
+        ],
+    )

@@ -1,0 +1,58 @@
+"""The horizon: the oldest timestamp that somebody wants to keep readable, and who that is.
+
+    horizon = min( what was visible when retention began,
+                   oldest open transaction here,  pins of other processes,  named snapshots )
+
+GC raises the floor to the horizon. Whoever holds it is remembered by name, so that the report can
+say why something was kept.
+
+Not here: raising the floor (gc.py), the pins' files (pins.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from halocline.checkpoint.pins import EVERYTHING, Pin
+from halocline.ids import NEVER
+from halocline.rows import EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who needs every snapshot from `ts` on, and what a report calls them."""
+
+    ts: int
+    reason: str
+
+
+def find_holders(
+    engine: EngineState,
+    open_snapshots: Iterable[int],
+    pins: Sequence[Pin],
+    *,
+    until_us: int,
+    visible_ts: int,
+) -> list[Holder]:
+    """All who hold the horizon; retention, which goes back to `until_us`, is always one."""
+    kept = min(engine.times.at(until_us), visible_ts)
+    holders = [Holder(kept, "younger than the retention time")]
+    oldest = min(open_snapshots, default=NEVER)
+    if oldest < NEVER:
+        holders.append(Holder(oldest, "held by an open transaction"))
+    named = list(engine.snapshots.values())
+    holders += [Holder(node.ts, f"held by snapshot {node.name!r}") for node in named]
+    return holders + [Holder(pin.ts, _of_process(pin)) for pin in pins if pin.ts < NEVER]
+
+
+def horizon_of(holders: Sequence[Holder]) -> int:
+    return min(holder.ts for holder in holders)
+
+
+def _of_process(pin: Pin) -> str:
+    if pin.ts != EVERYTHING:
+        return f"pinned by process {pin.pid}"
+    if pin.pid:
+        return f"pinned by process {pin.pid}, which is opening the database"
+    return "pinned by a live process whose pin cannot be read"

@@ -1,0 +1,172 @@
+"""Load a checkpoint: an engine state as it was, and what is still to be folded into it.
+
+    root file --> EngineState: catalog, tiers, tokens, times, sequences      (all but L0)
+                     '-- Replay --redo--> rows and tombstones of L0, up to the checkpoint's order
+                                --fold--> everything behind it
+
+Data objects are not read here: an opening costs the checkpoint and the tail, however large the
+tables are. Object lists are read and compared with their digests, so that a checkpoint with a
+damaged file is found out now, while another one can still stand in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+
+from halocline.catalog.history import restore as restore_catalog
+from halocline.checkpoint.objectlist import decode_objects
+from halocline.checkpoint.root import Root, TableWire, decode_root, unpack_times
+from halocline.config import Options
+from halocline.errors import CorruptionError
+from halocline.log import CKP, Record
+from halocline.objects import Shelf
+from halocline.rows.engine import EngineState
+from halocline.rows.redo import Bounds, redo
+from halocline.rows.system import CheckpointNode
+from halocline.rows.tier import Tier
+from halocline.store import Objects
+
+
+class Replay:
+    """An engine state on its way to the end of the log."""
+
+    def __init__(self, engine: EngineState, root: Root | None = None, key: str = "") -> None:
+        """From a checkpoint, or with an empty engine and none from the beginning of the log."""
+        self.engine = engine
+        self.root = root
+        self.key = key
+        self.tiers = {state.table_id: state.shape.tier for state in engine.tables.values()}
+        """The objects as the checkpoint lists them."""
+        self.met: set[int] = set()
+        """Orders of the checkpoints whose CKP entries have been folded."""
+        self.ts = 0 if root is None else root.start_ts
+        """The newest commit that has been folded."""
+        self._redoing = root is not None
+        tables = () if root is None else root.tables
+        self._bounds = {
+            table.table_id: Bounds(table.need_ts, table.moved_rowid, table.flushed_ts)
+            for table in tables
+        }
+
+    def fold(self, record: Record) -> None:
+        """The next record of the log."""
+        root = self.root
+        if root is not None and record.order <= root.order:
+            self.ts = max(self.ts, redo(self.engine, record, self._bounds))
+            return
+        if self._redoing:
+            self._resume()
+        self.engine.fold_record(record)
+        self.ts = self.engine.last_ts
+        if record.type == CKP and self.engine.checkpoints:
+            self.met.add(self.engine.checkpoints[0].order)
+
+    def finish(self, known: Iterable[CheckpointNode] = ()) -> EngineState:
+        """The log has ended; CorruptionError if it ended before the CKP entry of a checkpoint
+        that is known to have been durable: our own, and others that somebody knows of."""
+        first = 0
+        if self.root is not None:
+            first = self.root.order
+            if first not in self.met:
+                raise CorruptionError("log", f"it ends before the entry that names {self.key}")
+        for node in known:
+            if node.order > first and node.order not in self.met:
+                raise CorruptionError("log", f"it ends before the entry that names {node.key}")
+        return self.engine
+
+    def _resume(self) -> None:
+        """L0 is as it was: the sequences go on where they were."""
+        self._redoing = False
+        assert self.root is not None
+        for table in self.root.tables:
+            state = self.engine.tables[table.table_id]
+            state.moved_rowid = table.moved_rowid
+            state.flushed_ts = table.flushed_ts
+            state.last_ts = table.last_ts
+            state.next_rowid = max(state.next_rowid, table.next_rowid)
+
+
+def read_root(objects: Objects, node: CheckpointNode) -> Root:
+    """The root file that a CKP entry names; CorruptionError if it is not what was written."""
+    root = decode_root(_read(objects, node.key, node.size_bytes, node.digest), node.key)
+    if root.order != node.order or root.start.number != node.start_file:
+        raise CorruptionError(node.key, "it is not the checkpoint that the log names")
+    return root
+
+
+def find_damage(objects: Objects, node: CheckpointNode) -> list[str]:
+    """Every file of a checkpoint that is not what was written, for `check`."""
+    try:
+        root = read_root(objects, node)
+    except (CorruptionError, OSError) as error:
+        return [str(error)]
+    problems = []
+    for table in root.tables:
+        try:
+            if table.objects is not None:
+                _tier(objects, table)
+        except (CorruptionError, OSError) as error:
+            problems.append(str(error))
+    return problems
+
+
+def load(node: CheckpointNode, options: Options, shelf: Shelf) -> Replay:
+    """Everything that the checkpoint holds."""
+    root = read_root(shelf.objects, node)
+    engine = EngineState(options, shelf)
+    try:
+        restore_catalog(
+            engine.catalog,
+            root.definitions,
+            root.next_ids,
+            root.last_ddl_ts,
+            root.catalog_floor,
+        )
+    except CorruptionError as error:
+        raise CorruptionError(node.key, f"its catalog: {error.reason}") from error
+    for table in root.tables:
+        entry = engine.catalog.table_by_id(table.table_id)
+        if entry is None:
+            raise CorruptionError(node.key, f"table {table.table_id} is not in its catalog")
+        state = engine.add_table(entry)
+        if table.objects is not None:
+            state.shape = state.shape._replace(tier=_tier(shelf.objects, table))
+    _take_over(engine, root, node.key)
+    return Replay(engine, root, node.key)
+
+
+def _tier(objects: Objects, table: TableWire) -> Tier:
+    file = table.objects
+    assert file is not None
+    data = _read(objects, file.key, file.size_bytes, file.digest)
+    return decode_objects(data, table.table_id, file.key)
+
+
+def _take_over(engine: EngineState, root: Root, key: str) -> None:
+    """Numbers, tokens, times, jobs, names."""
+    engine.last_ts = root.ts
+    engine.wall_us = root.wall_us
+    engine.epoch = root.epoch
+    engine.ts_ceiling = root.ts_ceiling
+    engine.rowid_ceiling = root.rowid_ceiling
+    engine.first_rowid = root.first_rowid
+    engine.floor = root.floor
+    engine.last_job_id = root.last_job_id
+    engine.jobs = {job.job_id: job for job in root.jobs}
+    engine.checkpoints = tuple(root.checkpoints)
+    for snapshot in root.snapshots:
+        engine.keep_snapshot(snapshot)
+    engine.tokens.restore(root.tokens, root.versions)
+    engine.times.stamps, engine.times.walls = unpack_times(root.times, key)
+
+
+def _read(objects: Objects, key: str, size_bytes: int, digest: bytes) -> bytes:
+    try:
+        data = objects.read(key, 0, size_bytes + 1)
+    except FileNotFoundError:
+        raise CorruptionError(key, "a file of the checkpoint is missing") from None
+    if len(data) != size_bytes or xxhash.xxh3_128_digest(data) != digest:
+        raise CorruptionError(key, "its digest is not the one that was written down")
+    return data

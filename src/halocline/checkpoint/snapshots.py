@@ -1,0 +1,97 @@
+"""Named snapshots: a timestamp that gets a name and is kept until the name is dropped.
+
+    db.snapshot("before-migration") --SNAPSHOT record, durable--> engine.snapshots
+                                                                    |-- begin(at="before-migration")
+                                                                    '-- holds the horizon (gc.py)
+
+The timestamp is taken under the commit lock, where the floor rises too. So it is never below the
+floor, and a floor that is computed later sees the name. Names follow the rules of tables: compared
+without regard to case, printable, no leading underscore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from halocline.catalog.names import check_name, name_key
+from halocline.errors import AlreadyExistsError, NotFoundError
+from halocline.log import AC, SNAPSHOT, SYSTEM, encode_payload
+from halocline.rows import EngineState
+from halocline.rows.system import SnapshotNode, encode_system
+from halocline.txn import Committer
+
+_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A named snapshot: the state of the database at `ts`, kept since `created`."""
+
+    name: str
+    ts: int
+    created: datetime
+
+
+def keep_snapshot(committer: Committer, name: str) -> int:
+    """Name the newest visible timestamp; durable when this returns."""
+    check_name("snapshot", name)
+    engine, log = committer.engine, committer.log
+    with committer.lock:
+        committer.check_running()
+        if name_key(name) in engine.snapshots:
+            raise AlreadyExistsError("snapshot", engine.snapshots[name_key(name)].name)
+        ts = log.visible_ts
+        assert ts >= engine.floor, "the floor never passes what is visible"
+        node = SnapshotNode(name=name, ts=ts, created_us=committer.clock.wall_us())
+        order = _record(committer, node)
+    log.sync(order)
+    return ts
+
+
+def drop_snapshot(committer: Committer, name: str) -> None:
+    """Forget a name; what only it kept goes with the next GC."""
+    engine, log = committer.engine, committer.log
+    with committer.lock:
+        committer.check_running()
+        node = find_snapshot(engine, name)
+        gone = SnapshotNode(name=node.name, ts=node.ts, created_us=node.created_us, dropped=True)
+        order = _record(committer, gone)
+    log.sync(order)
+
+
+def find_snapshot(engine: EngineState, name: str) -> SnapshotNode:
+    """The snapshot of that name, whatever its case; NotFoundError when there is none."""
+    node = engine.snapshots.get(name_key(name))
+    if node is None:
+        names = sorted(one.name for one in list(engine.snapshots.values()))
+        hint = f"snapshots: {', '.join(names[:20])}" if names else "no snapshot has a name"
+        raise NotFoundError("snapshot", name, hint=hint)
+    return node
+
+
+def list_snapshots(nodes: Iterable[SnapshotNode]) -> list[Snapshot]:
+    """Oldest first."""
+    found = [
+        Snapshot(node.name, node.ts, _EPOCH_START + timedelta(microseconds=node.created_us))
+        for node in nodes
+    ]
+    return sorted(found, key=lambda one: (one.ts, one.created, one.name))
+
+
+def _record(committer: Committer, node: SnapshotNode) -> int:
+    """Fold and log; the caller holds the commit lock and waits for the order.
+
+    Memory and log must agree, or GC would pass a snapshot that is there again after a restart: as
+    in a commit, an interrupt between the two stops the database.
+    """
+    log = committer.log
+    record = encode_payload(committer.next_id(), b"", [(SNAPSHOT, encode_system(node))])
+    log.reserve(len(record))
+    try:
+        committer.engine.keep_snapshot(node)
+        return log.append(SYSTEM, AC, record)
+    except BaseException as error:
+        log.poison(error)
+        raise

@@ -1,0 +1,283 @@
+"""Tuple mover, doing half: rows and tombstones of L0 become objects.
+
+    measure --> plan_move --freeze?--> close the page, tidy, undo GC --> plan again
+        --> job logged --> files written --> one commit: ranges leave L0, objects come --> trim
+
+The commit changes no row: it swaps where rows are. A row that is updated or deleted while its
+object is being written needs nothing special, as the tombstone names its RowID and is found in
+memory whatever the row stands in. A snapshot that is open sees the same versions in the object.
+
+Invariants
+- One move of a table at a time: `state.upkeep` is held from plan to trim.
+- Undo GC may not thin a page after we have read it: it would forget the tombstone of a row that the
+  object then brings back. It waits for the upkeep, and `still` makes sure of it.
+- The range of a move begins where the last one ended, so all RowIDs below the pivot have moved.
+- A crash or an error before the commit leaves L0 as it was; the files belong to a dead job.
+
+Not here: what to move (plan.py), when (background.py), what rows look like (gather.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+import pyarrow as pa
+
+from halocline.catalog import ObjectEntry
+from halocline.config import Options
+from halocline.errors import UnavailableError
+from halocline.ids import NEVER
+from halocline.mover.gather import gather_rows, gather_tombstones
+from halocline.mover.measure import measure
+from halocline.mover.plan import (
+    L0Stats,
+    MovePlan,
+    MovePolicy,
+    plan_move,
+    plan_moves,
+    share_pressure,
+)
+from halocline.mover.pressure import Pressure
+from halocline.objects import ObjectStats, write_data, write_tombstones
+from halocline.objects.shelf import object_id, object_key
+from halocline.rows.page import FrozenPage
+from halocline.rows.reshape import Reshape, new_entry
+from halocline.rows.state import TableState
+from halocline.rows.system import JobNode
+from halocline.rows.tidy import tidy
+from halocline.rows.trim import may_trim, trim
+from halocline.rows.undo import collect
+from halocline.txn import Core
+from halocline.txn.jobs import commit_reshapes, end_job, give_up, start_job
+
+TRIES: Final = 3
+IDLE_S: Final = 0.5
+BUSY_S: Final = 0.1
+"""How often L0 is measured while somebody writes, and for a while after."""
+BUSY_FOR_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What has left L0 and what was written for it."""
+
+    rows: int = 0
+    tombstones: int = 0
+    objects: int = 0
+    size_bytes: int = 0
+    """Of the files."""
+
+    def __add__(self, other: Moved) -> Moved:
+        names = [field.name for field in fields(self)]
+        return Moved(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+class Mover:
+    """Moves rows out of L0 of all tables of one database. Safe to call from any thread."""
+
+    def __init__(self, core: Core, budget_bytes: int) -> None:
+        assert core.committer is not None, "only the owner moves"
+        self._core = core
+        self._committer = core.committer
+        self._policy = MovePolicy.of(core.options, budget_bytes)
+        self._last_ts, self._busy_until = 0, 0.0
+        self.pressure = Pressure(core.engine, self._policy, budget_bytes, core.clock)
+
+    def flush(self, states: Iterable[TableState]) -> Moved:
+        """Empty L0 of these tables; what commits meanwhile may stay.
+
+        One that was dropped may be among them: older snapshots see it, and it holds back the log.
+        """
+        total = Moved()
+        for state in states:
+            try:
+                total += self._move(state, flush=True)
+            except OSError as error:
+                text = f"table {state.entry.name!r} cannot be flushed: {error}"
+                raise UnavailableError(text) from error
+        return total
+
+    def step(self) -> float:
+        """Move what is due in any table, then let go of what can be (the background's part).
+
+        Returns the seconds after which it should be called again.
+        """
+        give_up(self._committer, [])
+        core, pressure = self._core, self.pressure
+        states = {s.table_id: s for s in list(core.engine.tables.values()) if _lives(s)}
+        pressure.keep(list(states))
+        until_ts = self._settled_ts()
+        found = [self._measure(state, until_ts) for state in states.values()]
+        for state in states.values():
+            self._slow_down(state)
+        shares = share_pressure(found, pressure.over_bytes)
+        for plan in plan_moves(found, self._policy, over_bytes=pressure.over_bytes):
+            self._move(states[plan.table], free_bytes=shares.get(plan.table, 0))
+        bound = core.oldest_writer()
+        for state in states.values():
+            if may_trim(state, bound):
+                trim(state, bound, self._committer.lock)
+        return 0.0 if pressure.over_bytes else self._rest_s()
+
+    def _rest_s(self) -> float:
+        now, last_ts = self._core.clock.monotonic(), self._core.engine.last_ts
+        if last_ts != self._last_ts:
+            self._last_ts, self._busy_until = last_ts, now + BUSY_FOR_S
+        return BUSY_S if now < self._busy_until else IDLE_S
+
+    def _settled_ts(self) -> int:
+        """A timestamp up to which no commit is half folded."""
+        with self._committer.lock:
+            return self._core.engine.last_ts
+
+    def _measure(self, state: TableState, until_ts: int, *, frozen: bool = False) -> L0Stats:
+        core = self._core
+        now_us = core.clock.wall_us()
+        stats = measure(state, core.engine.times, now_us, until_ts, frozen=frozen)
+        if not frozen:
+            self.pressure.note(stats)
+        return stats
+
+    def _move(self, state: TableState, *, flush: bool = False, free_bytes: int = 0) -> Moved:
+        """Move what the plan says, of one table."""
+
+        def plan_for(found: L0Stats) -> MovePlan:
+            return plan_move(found, self._policy, flush=flush, free_bytes=free_bytes)
+
+        core, lock = self._core, self._committer.lock
+        lived = _lives(state)
+        for _ in range(TRIES):
+            with state.upkeep:
+                plan = plan_for(self._measure(state, self._settled_ts()))
+                if plan.idle or _lives(state) != lived or not (lived or flush):
+                    return Moved()
+                if plan.freeze:
+                    with lock:
+                        state.close_page()
+                tidy(state, lock)
+                self._slow_down(state)
+                floor = core.oldest_needed()
+                collect(state, floor, lock)
+                moved = self._carry_out(state, plan_for, floor)
+                if moved is not None:
+                    trim(state, core.oldest_writer(), lock)
+                    self._measure(state, self._settled_ts())
+                    self.pressure.ease()
+                    return moved
+        return Moved()
+
+    def _slow_down(self, state: TableState) -> None:
+        """While memory is short, every commit to the table comes by and waits."""
+        if self.pressure.over_bytes:
+            state.owes = True
+
+    def _carry_out(
+        self, state: TableState, plan_for: Callable[[L0Stats], MovePlan], floor: int
+    ) -> Moved | None:
+        """Write the objects of a plan and commit them; None when the table is not as it was."""
+        until_ts = self._settled_ts()
+        # Not the active page, nor one that was closed just now: their rows may still be tuples.
+        found = self._measure(state, until_ts, frozen=True)
+        plan = plan_for(found)
+        if plan.idle:
+            return Moved()
+        ranges = _span(state, plan)
+        pages = _pages_in(state, ranges)
+        pivot = state.moved_rowid
+        lived = _lives(state)
+        job = start_job(self._committer, state)
+        try:
+            writer = _Writer(state, job, self._core.options)
+            for one in plan.objects:
+                writer.add_rows(gather_rows(pages, one.ranges, state.schema))
+            if plan.tombstones is not None:
+                writer.add_tombstones(gather_tombstones(state, state.flushed_ts, until_ts, floor))
+            assert writer.moved.rows == _rows_in(pages, ranges), "a row would be lost"
+            flushed = plan.tombstones is not None or found.tombstones is None
+            reshape = Reshape(
+                state.table_id,
+                created=writer.created,
+                ranges=ranges,
+                flushed_ts=until_ts if flushed else 0,
+                job_id=job.job_id,
+            )
+
+            def still() -> bool:
+                there = {id(page) for page in state.shape.pages}
+                same = all(id(page) in there for page in pages) and state.moved_rowid == pivot
+                return same and _lives(state) == lived
+
+            committed = commit_reshapes(self._committer, [reshape], still=still)
+        except BaseException:
+            self._give_up(job)
+            raise
+        if not committed:
+            self._give_up(job)
+            return None
+        return writer.moved
+
+    def _give_up(self, job: JobNode) -> None:
+        """Nobody will commit the files of this job: GC may have them."""
+        try:
+            end_job(self._committer, job)
+        except Exception:  # noqa: BLE001 the error that led here is the one to tell
+            self._committer.forgotten.append(job)
+
+
+class _Writer:
+    """The files of one job."""
+
+    def __init__(self, state: TableState, job: JobNode, options: Options) -> None:
+        self._state = state
+        self._job = job
+        self._options = options
+        self.created: list[ObjectEntry] = []
+        self.moved = Moved()
+
+    def add_rows(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self._add(write_data, table)
+            self.moved += Moved(rows=table.num_rows)
+
+    def add_tombstones(self, table: pa.Table) -> None:
+        """As many objects as it takes."""
+        rows = self._options.object_rows
+        for start in range(0, table.num_rows, rows):
+            self._add(write_tombstones, table.slice(start, rows))
+        self.moved += Moved(tombstones=table.num_rows)
+
+    def _add(self, write: Callable[..., ObjectStats], table: pa.Table) -> None:
+        state, number = self._state, len(self.created)
+        key = object_key(state.table_id, self._job.job_id, number)
+        stats = write(state.shelf.objects, key, table, state.schema, options=self._options)
+        number = object_id(self._job.job_id, number)
+        self.created.append(new_entry(state.table_id, number, key, stats, moved=True))
+        self.moved += Moved(objects=1, size_bytes=stats.size_bytes)
+
+
+def _lives(state: TableState) -> bool:
+    return state.dropped_at == NEVER
+
+
+def _span(state: TableState, plan: MovePlan) -> list[tuple[int, int]]:
+    """From where the last move ended to the end of this one: what lies between is gone or is in
+    objects, and replay, which knows nothing of undo GC, may still have it in pages."""
+    if not plan.objects:
+        return []
+    return [(max(1, state.moved_rowid), plan.objects[-1].ranges[-1].end)]
+
+
+def _pages_in(state: TableState, ranges: Sequence[tuple[int, int]]) -> list[FrozenPage]:
+    found: list[FrozenPage] = []
+    for page in state.shape.pages:
+        if any(page.start < end for _, end in ranges):
+            assert isinstance(page, FrozenPage), "only frozen pages move"
+            found.append(page)
+    return found
+
+
+def _rows_in(pages: Sequence[FrozenPage], ranges: Sequence[tuple[int, int]]) -> int:
+    held = [page.rowid_array(len(page)) for page in pages]
+    return sum(int(((r >= start) & (r < end)).sum()) for r in held for start, end in ranges)

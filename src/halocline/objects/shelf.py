@@ -1,0 +1,80 @@
+"""Shelf: the object store of one database, with the pools and the reader that all tables share.
+
+    open --> Shelf --reader--> verified reads        --path_of--> files for DuckDB to open
+                   --finder(schema)--> point reads   --index, data--> pools with hard budgets
+
+A key is made of ids the engine has issued: `<table id>/<job id>-<n>.parquet`. The number of an
+object is (job id, n) as one integer, so it is unique in the database and rises with the jobs. Files
+of a checkpoint are kept under table id 0; its root file ends in `.checkpoint`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from halocline.config import MIB
+from halocline.objects.point import Finder
+from halocline.objects.pool import Pool, PoolStats
+from halocline.objects.read import Reader
+from halocline.objects.stats import ObjectFile
+from halocline.schema import Schema
+from halocline.store.objects import MemoryObjects, Objects
+
+FILES_PER_JOB: Final = 1 << 20
+POOL_BYTES_MIN: Final = 4 * MIB
+
+
+class Shelf:
+    """Objects, reader and pools. Safe to share between threads."""
+
+    def __init__(self, objects: Objects, *, memory_bytes: int, root: str = "") -> None:
+        self.objects = objects
+        self.root = root
+        """The local folder of the objects; empty when other programs cannot open them."""
+        budget = max(POOL_BYTES_MIN, memory_bytes // 8)
+        self.index = Pool("index", budget)
+        self.data = Pool("data", budget)
+        self.reader = Reader(objects, self.index)
+
+    @classmethod
+    def in_memory(cls) -> Shelf:
+        """For databases that live in memory, and for tests of single parts."""
+        return cls(MemoryObjects(), memory_bytes=64 * MIB)
+
+    def finder(self, schema: Schema) -> Finder:
+        return Finder(self.reader, schema, index=self.index, data=self.data)
+
+    def path_of(self, file: ObjectFile) -> str:
+        """The file's path on this machine; empty when it has none."""
+        return str(Path(self.root, file.key)) if self.root else ""
+
+    def pools(self) -> list[PoolStats]:
+        return [self.index.stats(), self.data.stats()]
+
+
+def object_key(table_id: int, job_id: int, number: int) -> str:
+    """Where the n-th file of a job is kept."""
+    return f"{table_id}/{job_id}-{number}.parquet"
+
+
+def root_key(job_id: int) -> str:
+    """Where the root file of a checkpoint is kept."""
+    return f"0/{job_id}-0.checkpoint"
+
+
+def object_id(job_id: int, number: int) -> int:
+    """The id of the n-th file of a job."""
+    assert 0 <= number < FILES_PER_JOB
+    return job_id * FILES_PER_JOB + number
+
+
+def job_of(key: str) -> int:
+    """The job that a file belongs to; ValueError for a name that no job has given."""
+    name = key.rpartition("/")[2]
+    job, dash, rest = name.partition("-")
+    number, _, ending = rest.partition(".")
+    known = ending in ("parquet", "checkpoint")
+    if not (dash and job.isdecimal() and number.isdecimal() and known):
+        raise ValueError(f"{key!r} is not the name of an object")
+    return int(job)

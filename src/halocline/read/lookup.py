@@ -1,0 +1,191 @@
+"""Finding many rows at once in all tiers: keys -> RowIDs -> rows. Vectorised; no lock.
+
+    keys --> L0 (rows/lookup.py) --not answered--> objects that meet the batch (Finder.find_many)
+                |                                     '--> stamps <= S, no tombstone (alive.py)
+                '----------------> Located <----------'
+                                   .rowids, .take(): rows in the order asked
+
+Objects are asked only for keys that L0 has not answered with a live row. Of each object only the
+blocks that can hold one of them are read.
+
+What was found stays found: a Located keeps the pages and the object entries it was found in, so
+that a move in between changes nothing for whoever takes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.catalog.entries import ObjectEntry
+from halocline.objects import Reader
+from halocline.objects.columns import ROWID
+from halocline.read.alive import ended_mask
+from halocline.rows import lookup as pages
+from halocline.rows.page import Int64Array
+from halocline.rows.state import Shape, TableState
+from halocline.schema import Schema
+
+IN_PAGES = -1
+FEW = 4096
+"""So many whole rows of an object, or fewer, are read as point reads do it, out of blocks that are
+kept in memory: a thousand of a million rows take 10 ms then, and 250 ms out of the file."""
+
+
+class Located:
+    """Versions that were found, one place for each key that was asked for."""
+
+    __slots__ = (
+        "_entries",
+        "_finder",
+        "_numbers",
+        "_reader",
+        "_schema",
+        "_sources",
+        "rowids",
+        "shape",
+    )
+
+    def __init__(self, state: TableState, shape: Shape, rowids: Int64Array) -> None:
+        self.rowids = rowids
+        """RowID of the version visible for each key; 0 where there is none."""
+        self._schema: Schema = state.schema
+        self._reader: Reader = state.shelf.reader
+        self._finder = state.finder
+        self.shape = shape
+        self._entries: list[ObjectEntry] = []
+        # For each place the object it is in, by position in `_entries`, and its number there.
+        self._sources = np.full(len(rowids), IN_PAGES, dtype=np.int64)
+        self._numbers = np.zeros(len(rowids), dtype=np.int64)
+
+    def add(
+        self, entry: ObjectEntry, places: Int64Array, rowids: Int64Array, numbers: Int64Array
+    ) -> None:
+        """Versions that were found in an object."""
+        self.rowids[places] = rowids
+        self._sources[places] = len(self._entries)
+        self._numbers[places] = numbers
+        self._entries.append(entry)
+
+    def found(self) -> Int64Array:
+        """Places of keys that have a visible version."""
+        return np.nonzero(self.rowids)[0]
+
+    def take(
+        self, places: Int64Array | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Rows in the order of the places, which must be found ones; all found ones by default."""
+        if places is None:
+            places = self.found()
+        sources = self._sources[places]
+        tables, order = [], []
+        for source in np.unique(sources).tolist():
+            members = np.nonzero(sources == source)[0]
+            order.append(members)
+            tables.append(self._take_from(source, places[members], columns))
+        if not tables:
+            return pages.take(self.shape, places, columns)
+        if len(tables) == 1:
+            return tables[0]
+        back = np.argsort(np.concatenate(order), kind="stable")
+        return pa.concat_tables(tables).take(pa.array(back))
+
+    def _take_from(
+        self, source: int, places: Int64Array, columns: Sequence[str] | None
+    ) -> pa.Table:
+        if source == IN_PAGES:
+            return pages.take(self.shape, self.rowids[places], columns)
+        file = self._entries[source].file
+        assert file is not None
+        numbers = self._numbers[places]
+        finder = self._finder
+        if finder is not None and columns is None and len(numbers) <= FEW:
+            return finder.take(file, numbers)
+        return self._reader.take(file, self._schema, numbers, columns=columns, hidden=())
+
+
+def locate_many(
+    state: TableState,
+    keys: Sequence[Any] | Int64Array,
+    ts: int,
+    *,
+    table: pa.Table | None = None,
+) -> Located:
+    """The version of each key that is visible at `ts`. `table` holds the same keys as columns, if
+    the caller has them: that saves making columns of them."""
+    rowids = pages.locate_many(state, keys, ts)
+    shape = state.shape
+    if not shape.tier and not state.ghosts:
+        return Located(state, shape, rowids)
+    moved = rowids > 0
+    moved[moved] = ~pages.resident(shape, rowids[moved])
+    rowids[moved] = 0
+    located = Located(state, shape, rowids)
+    absent = np.nonzero(rowids == 0)[0]
+    if len(absent):
+        _ask_objects(state, located, absent, key_columns(state.schema, keys, absent, table), ts)
+    return located
+
+
+def key_columns(
+    schema: Schema,
+    keys: Sequence[Any] | Int64Array,
+    places: Int64Array,
+    table: pa.Table | None = None,
+) -> pa.Table:
+    """The keys at these places as columns."""
+    if table is not None:
+        return table.select(list(schema.primary_key)).take(pa.array(places))
+    if isinstance(keys, np.ndarray):
+        (field,) = schema.key_fields
+        return pa.table([pa.array(keys[places]).cast(field.type)], schema=schema.key_fields)
+    return schema.key_table([keys[place] for place in places.tolist()])
+
+
+def _ask_objects(
+    state: TableState, located: Located, places: Int64Array, keys: pa.Table, ts: int
+) -> None:
+    """Look for keys in objects; `places` says where in `located` each of them belongs."""
+    finder = state.finder
+    assert finder is not None
+    batch = finder.batch(keys)
+    low, high = batch.bounds
+    for entry in located.shape.tier.meeting(low, high):
+        if not entry.counts_at(ts):
+            continue
+        assert entry.file is not None
+        hits = finder.find_many(entry.file, batch)
+        kept = hits.commit_ts <= ts
+        kept[kept] = ~ended_mask(state, hits.rowids[kept], ts)
+        if kept.any():
+            at = places[hits.positions[kept]]
+            located.add(entry, at, hits.rowids[kept], hits.numbers[kept])
+
+
+def locate_rowids(
+    state: TableState,
+    located: Located,
+    places: Int64Array,
+    keys: pa.Table,
+    entries: Sequence[ObjectEntry],
+) -> None:
+    """Find versions in objects by RowID: those at these places of `located`. `keys` are their keys
+    as columns; a table without a primary key is searched by RowID alone."""
+    rowids = located.rowids[places]
+    finder = state.finder
+    if finder is None:
+        finder, keys = state.finder_by_rowid("data"), pa.table({ROWID: rowids})
+    batch = finder.batch(keys)
+    low, high = batch.bounds
+    for entry in entries:
+        stats, file = entry.stats, entry.file
+        assert file is not None
+        if stats.order == "key" and (stats.key_max < low or high < stats.key_min):
+            continue
+        hits = finder.find_many(file, batch)
+        same = hits.rowids == rowids[hits.positions]
+        if same.any():
+            located.add(entry, places[hits.positions[same]], hits.rowids[same], hits.numbers[same])

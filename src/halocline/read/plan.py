@@ -1,0 +1,136 @@
+"""Scan plan, deciding half: which files stand for a table at a snapshot, and what each one needs.
+
+    shape + ended RowIDs + S + predicate --plan_scan--> clean | dirty | late | pages
+                                           (this file)    |
+                                             read/source.py, read/scan.py, spark/: the runners
+
+    clean   every row is visible: the file is read as it is
+    dirty   some RowID in its range has ended: read less the rows in `dead` (an anti-join)
+    late    some row is newer than S: read less `dead`, and only where `_commit_ts` <= S
+    pages   L0, whose tombstones are in memory (`runs`, and marks in the pages)
+
+A plan is the reader of R-04: a list of objects, rows in memory, tombstones. All runners give the
+same rows for the same plan. Objects that cannot hold a row that the predicate wants are left out by
+their zonemaps and key ranges (R-02); the predicate itself is the runner's business.
+
+Invariants
+- A row of the table at S is in exactly one of the plan's files or pages, unless it cannot match.
+- `dead` holds RowIDs inside the ranges of dirty and late objects only, ascending, each once.
+- Nothing here reads a file.
+
+Not here: in which order memory and shape are looked at (scan.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from halocline.catalog import ObjectEntry
+from halocline.read.keyrange import byte_range
+from halocline.read.prune import Predicate
+from halocline.rows.deletes import TombstoneRun
+from halocline.rows.page import Int64Array, Page
+from halocline.rows.state import Shape
+from halocline.schema import Schema
+
+NONE: Final[Int64Array] = np.zeros(0, dtype=np.int64)
+
+
+class ScanPlan(NamedTuple):
+    """All that a runner needs to produce the rows of a table at `ts`."""
+
+    ts: int
+    clean: tuple[ObjectEntry, ...] = ()
+    dirty: tuple[ObjectEntry, ...] = ()
+    late: tuple[ObjectEntry, ...] = ()
+    dead: Int64Array = NONE
+    pages: tuple[tuple[Page, int], ...] = ()
+    """Pages of L0 with the number of their rows when the plan was made."""
+    runs: tuple[TombstoneRun, ...] = ()
+    """Bulk tombstones in memory, which leave no mark in pages."""
+    pruned: int = 0
+    """Objects that were left out because they cannot match."""
+
+    @property
+    def objects(self) -> tuple[ObjectEntry, ...]:
+        return (*self.clean, *self.dirty, *self.late)
+
+
+def plan_scan(
+    shape: Shape,
+    ended: Int64Array,
+    ts: int,
+    schema: Schema,
+    predicate: Predicate | None = None,
+    *,
+    runs: Sequence[TombstoneRun] = (),
+    own: Iterable[ObjectEntry] = (),
+) -> ScanPlan:
+    """Sort the objects of a shape by what reading them needs.
+
+    `ended`: RowIDs that do not count for this reader. `own`: objects that only this reader has,
+    because its transaction has written them and not committed yet.
+    """
+    counting = [entry for entry in shape.tier.data if entry.counts_at(ts)]
+    # By key, so that a scan without an order comes in roughly that of the primary key.
+    counting.sort(key=lambda entry: (entry.stats.key_min, entry.id))
+    entries = [*counting, *own]
+    kept = _prune(entries, schema, predicate)
+    clean: list[ObjectEntry] = []
+    dirty: list[ObjectEntry] = []
+    late: list[ObjectEntry] = []
+    for entry in kept:
+        if entry.stats.committed and entry.commit_ts_max > ts:
+            late.append(entry)
+        elif _meets(entry, ended):
+            dirty.append(entry)
+        else:
+            clean.append(entry)
+    return ScanPlan(
+        ts=ts,
+        clean=tuple(clean),
+        dirty=tuple(dirty),
+        late=tuple(late),
+        dead=_inside([*dirty, *late], ended),
+        pages=tuple(shape.counted()),
+        runs=tuple(runs),
+        pruned=len(entries) - len(kept),
+    )
+
+
+def _prune(
+    entries: Sequence[ObjectEntry], schema: Schema, predicate: Predicate | None
+) -> Sequence[ObjectEntry]:
+    if predicate is None or not entries:
+        return entries
+    if predicate.bounds.empty:
+        return ()
+    low, high = byte_range(predicate.bounds, schema) if schema.key_positions else (b"", None)
+    return [
+        entry
+        for entry in entries
+        if entry.stats.key_max >= low
+        and (high is None or entry.stats.key_min < high)
+        and predicate.may_match(entry.stats.zonemaps)
+    ]
+
+
+def _meets(entry: ObjectEntry, ended: Int64Array) -> bool:
+    """Is any RowID of the object's range among those that ended?"""
+    place = int(np.searchsorted(ended, entry.stats.rowid_min))
+    return place < len(ended) and bool(ended[place] <= entry.stats.rowid_max)
+
+
+def _inside(entries: Sequence[ObjectEntry], ended: Int64Array) -> Int64Array:
+    """The RowIDs that lie in the range of any of these objects."""
+    if not entries or not len(ended):
+        return NONE
+    lows = np.searchsorted(ended, [entry.stats.rowid_min for entry in entries])
+    highs = np.searchsorted(ended, [entry.stats.rowid_max for entry in entries], side="right")
+    wanted = np.zeros(len(ended) + 1, dtype=np.int64)
+    np.add.at(wanted, lows, 1)
+    np.add.at(wanted, highs, -1)
+    return ended[np.cumsum(wanted[:-1]) > 0]

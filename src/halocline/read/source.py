@@ -1,0 +1,149 @@
+"""Source: one table as DuckDB is to see it, files and memory under one name.
+
+    ScanPlan --source_of--> Source --attach--> a temporary view in the cursor of the query
+
+        select columns from read_parquet([clean files])
+        union all select columns from read_parquet([dirty files]) anti join dead on _rowid
+        union all select columns from read_parquet([late files]) anti join ... where _commit_ts <= S
+        union all select columns from memory                  L0 and rows of the transaction itself
+
+DuckDB opens the files itself, reads only the columns and row groups a query needs, and pushes
+filters through the union and the anti-join into each scan. It never sees a file whose digest has
+not been compared with the catalog's: a damaged Parquet file may be answered with wrong rows.
+
+A store without local paths is read through the verified reader into Arrow instead. So is one whose
+path has characters that DuckDB takes for a pattern.
+
+Invariants
+- Names and literals enter generated SQL through `quote` and `literal` alone.
+- The view has the columns of the table in their order, then `_rowid` if that was asked for.
+
+Not here: which objects, and what is dead in them (plan.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from halocline.catalog import ObjectEntry
+from halocline.errors import UnavailableError
+from halocline.objects import ObjectFile, Shelf
+from halocline.objects.columns import COMMIT_TS, ROWID
+from halocline.read.plan import NONE, ScanPlan
+from halocline.read.scan import scan_objects
+from halocline.read.statement import quote
+from halocline.rows.page import Int64Array
+from halocline.schema import Schema
+
+if TYPE_CHECKING:
+    import duckdb
+
+PATTERNS: Final = frozenset("*?[")
+"""In a file name these make DuckDB look for other files as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Rows in memory and verified files that together are one table."""
+
+    columns: tuple[str, ...]
+    memory: pa.Table
+    shelf: Shelf
+    clean: tuple[ObjectFile, ...] = ()
+    dirty: tuple[ObjectFile, ...] = ()
+    late: tuple[ObjectFile, ...] = ()
+    dead: Int64Array = field(default_factory=lambda: NONE)
+    ts: int = 0
+
+    @property
+    def files(self) -> tuple[ObjectFile, ...]:
+        return (*self.clean, *self.dirty, *self.late)
+
+    def attach(self, cursor: duckdb.DuckDBPyConnection, name: str, number: int) -> None:
+        """Make the table known to a cursor under this name."""
+        if not self.files:
+            cursor.register(name, self.memory)
+            return
+        memory, dead = f"_memory_{number}", f"_dead_{number}"
+        if self.memory.num_rows:
+            cursor.register(memory, self.memory)
+        if len(self.dead):
+            cursor.register(dead, pa.table({ROWID: pa.array(self.dead)}))
+        cursor.execute(f"create temp view {quote(name)} as {self.text(memory, dead)}")
+
+    def text(self, memory: str, dead: str) -> str:
+        """The SELECT behind the view."""
+        shown = ", ".join(quote(column) for column in self.columns)
+        less = ""
+        if len(self.dead):
+            less = f" as f anti join {quote(dead)} as d on f.{ROWID} = d.{ROWID}"
+        parts = [
+            f"select {shown} from {self._files(files)}{tail}"
+            for files, tail in (
+                (self.clean, ""),
+                (self.dirty, less),
+                (self.late, f"{less} where {COMMIT_TS} <= {int(self.ts)}"),
+            )
+            if files
+        ]
+        if self.memory.num_rows:
+            parts.append(f"select {shown} from {quote(memory)}")
+        return " union all ".join(parts)
+
+    def blame(self, message: str, *, anyway: bool) -> None:
+        """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""
+        paths = {self.shelf.path_of(file): file for file in self.files}
+        named = [file for path, file in paths.items() if path in message]
+        for file in named or (paths.values() if anyway else ()):
+            self.shelf.reader.verify(file, again=True)
+        if named and anyway:
+            raise UnavailableError(f"{named[0].key} cannot be read: {message}")
+
+    def _files(self, files: Iterable[ObjectFile]) -> str:
+        paths = ", ".join(literal(self.shelf.path_of(file)) for file in files)
+        # A folder called "year=2024" must not become a column.
+        return f"read_parquet([{paths}], hive_partitioning = false)"
+
+
+def literal(text: str) -> str:
+    """The one function that puts a text into generated SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def source_of(
+    shelf: Shelf, schema: Schema, plan: ScanPlan, memory: pa.Table, *, rowids: bool = False
+) -> Source:
+    """A plan and its rows in memory, ready for DuckDB."""
+    columns = (*schema.names, *([ROWID] if rowids else []))
+    if not readable_by_others(shelf):
+        tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
+        memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])
+        return Source(columns=columns, memory=memory, shelf=shelf)
+    return Source(
+        columns=columns,
+        memory=memory,
+        shelf=shelf,
+        clean=_verified(shelf, plan.clean),
+        dirty=_verified(shelf, plan.dirty),
+        late=_verified(shelf, plan.late),
+        dead=plan.dead,
+        ts=plan.ts,
+    )
+
+
+def readable_by_others(shelf: Shelf) -> bool:
+    """Can DuckDB open the objects by their path?"""
+    return bool(shelf.root) and PATTERNS.isdisjoint(shelf.root)
+
+
+def _verified(shelf: Shelf, entries: Sequence[ObjectEntry]) -> tuple[ObjectFile, ...]:
+    files = []
+    for entry in entries:
+        assert entry.file is not None
+        shelf.reader.verify(entry.file)
+        files.append(entry.file)
+    return tuple(files)

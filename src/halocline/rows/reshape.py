@@ -1,0 +1,173 @@
+"""Reshape: what a commit record says about the objects of one table, in memory and as bytes.
+
+    mover, compaction, bulk commits --> Reshape --encode--> OBJ_C, OBJ_D, PAGE_M nodes --> log
+                                           |                                                |
+                                           '----------------> fold <-----decode, joined-----'
+
+    OBJ_C   table, job, per object: id, store key, kind, level, moved, commit_ts range, statistics
+    OBJ_D   table, ids of objects that end; or everything that is current, by TRUNCATE
+    PAGE_M  table, RowID ranges that left L0, commit_ts up to which tombstones are in objects
+
+Each payload is a version byte and a msgpack array. The nodes of one table in one record are folded
+as one value: a reader must never see rows in both tiers, or in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from halocline.catalog.entries import ObjectEntry, ObjectKind
+from halocline.errors import CorruptionError
+from halocline.ids import NEVER, ObjectId, TableId
+from halocline.log import OBJ_C, OBJ_D, PAGE_M
+from halocline.objects import ObjectFile, ObjectStats
+
+VERSION: Final = b"\x01"
+KINDS: Final = frozenset({OBJ_C, OBJ_D, PAGE_M})
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True)
+class Reshape:
+    """Objects that come and go, and rows that leave L0, of one table in one commit."""
+
+    table_id: int
+    created: list[ObjectEntry] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    truncate: bool = False
+    """End all data objects that are current when the record is folded; `ended` is then empty."""
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """start <= RowID < end, ascending."""
+    flushed_ts: int = 0
+    """All tombstones up to this commit_ts are in objects; 0: says nothing."""
+    job_id: int = 0
+    """The job that wrote the files; it is over with this commit. 0: none."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Do readers of a newer snapshot see other rows? Moves and rewrites change none."""
+        return self.truncate or any(not entry.stats.committed for entry in self.created)
+
+
+class _Objects(msgspec.Struct, frozen=True, array_like=True):
+    table_id: int
+    job_id: int
+    objects: tuple[tuple[int, str, ObjectKind, int, bool, int, int, Any], ...]
+
+
+class _Ends(msgspec.Struct, frozen=True, array_like=True):
+    table_id: int
+    truncate: bool
+    ids: tuple[int, ...]
+
+
+class _Moves(msgspec.Struct, frozen=True, array_like=True):
+    table_id: int
+    ranges: tuple[tuple[int, int], ...]
+    flushed_ts: int
+
+
+def encode_reshape(node: Reshape) -> list[tuple[int, bytes]]:
+    """(node type, payload) for the log, in the order PAGE_M, OBJ_D, OBJ_C."""
+    nodes: list[tuple[int, bytes]] = []
+    if node.ranges or node.flushed_ts:
+        moves = _Moves(node.table_id, tuple(node.ranges), node.flushed_ts)
+        nodes.append((PAGE_M, VERSION + _encode(moves)))
+    if node.ended or node.truncate:
+        ends = _Ends(node.table_id, node.truncate, tuple(node.ended))
+        nodes.append((OBJ_D, VERSION + _encode(ends)))
+    if node.created or node.job_id:
+        wires = tuple(entry_to_wire(entry) for entry in node.created)
+        nodes.append((OBJ_C, VERSION + _encode(_Objects(node.table_id, node.job_id, wires))))
+    return nodes
+
+
+def decode_reshapes(nodes: Iterable[tuple[int, bytes]]) -> list[Reshape]:
+    """The reshapes of one record, one per table; CorruptionError for what makes no sense."""
+    found: dict[int, Reshape] = {}
+    for kind, payload in nodes:
+        if bytes(payload[:1]) != VERSION:
+            raise CorruptionError("log", f"object node of type {kind} has an unknown version")
+        body = memoryview(payload)[1:]
+        try:
+            _join(found, kind, body)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CorruptionError(
+                "log", f"object node of type {kind} cannot be decoded: {error}"
+            ) from error
+    return list(found.values())
+
+
+def _join(found: dict[int, Reshape], kind: int, body: memoryview) -> None:
+    if kind == PAGE_M:
+        moves = msgspec.msgpack.decode(body, type=_Moves)
+        node = found.setdefault(moves.table_id, Reshape(moves.table_id))
+        if any(not 0 < start < end for start, end in moves.ranges):
+            raise ValueError("a range of RowIDs is empty")
+        node.ranges += moves.ranges
+        node.flushed_ts = max(node.flushed_ts, moves.flushed_ts)
+    elif kind == OBJ_D:
+        ends = msgspec.msgpack.decode(body, type=_Ends)
+        node = found.setdefault(ends.table_id, Reshape(ends.table_id))
+        node.ended += ends.ids
+        node.truncate |= ends.truncate
+    else:
+        objects = msgspec.msgpack.decode(body, type=_Objects)
+        node = found.setdefault(objects.table_id, Reshape(objects.table_id))
+        node.created += [entry_from_wire(objects.table_id, wire) for wire in objects.objects]
+        node.job_id = node.job_id or objects.job_id
+
+
+def entry_to_wire(entry: ObjectEntry) -> tuple[Any, ...]:
+    """Plain values for msgpack; created_at and deleted_at are the record's business."""
+    return (
+        entry.id,
+        entry.key,
+        entry.kind,
+        entry.level,
+        entry.moved,
+        entry.commit_ts_min,
+        entry.commit_ts_max,
+        entry.stats.to_wire(),
+    )
+
+
+def entry_from_wire(table_id: int, wire: tuple[Any, ...]) -> ObjectEntry:
+    """What `entry_to_wire` wrote; ValueError for statistics that make no sense."""
+    object_id, key, kind, level, moved, low, high, stats = wire
+    return ObjectEntry(
+        id=ObjectId(object_id),
+        table_id=TableId(table_id),
+        kind=kind,
+        level=level,
+        moved=moved,
+        commit_ts_min=low,
+        commit_ts_max=high,
+        file=ObjectFile(key, ObjectStats.from_wire(stats)),
+    )
+
+
+def new_entry(
+    table_id: int,
+    object_id: int,
+    key: str,
+    stats: ObjectStats,
+    *,
+    level: int = 1,
+    moved: bool = False,
+) -> ObjectEntry:
+    """The entry of a file that was just written; the commit stamps it."""
+    return ObjectEntry(
+        id=ObjectId(object_id),
+        table_id=TableId(table_id),
+        kind=stats.kind,
+        level=level,
+        moved=moved,
+        commit_ts_min=NEVER if stats.commit_ts_min is None else stats.commit_ts_min,
+        commit_ts_max=NEVER if stats.commit_ts_max is None else stats.commit_ts_max,
+        file=ObjectFile(key, stats),
+    )

@@ -1,0 +1,64 @@
+"""Leased files: rows that a plan needs and that are in no object.
+
+    small   travel inside the plan (createDataFrame from Arrow)
+    large   become a Parquet file among the table's objects, written by a job with a lease
+
+The file belongs to no table: when the lease is over, the job is dead and GC removes it. Executors
+on other machines find it where they find the objects.
+"""
+
+from __future__ import annotations
+
+import io
+from itertools import count
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from halocline.config import parse_duration
+from halocline.errors import UsageError
+from halocline.objects.shelf import object_key
+from halocline.rows.state import TableState
+from halocline.rows.system import JobNode
+from halocline.spark.files import read_files
+from halocline.spark.owner import Owner
+from halocline.spark.pins import LEASE
+from halocline.spark.types import spark_schema
+from halocline.txn.jobs import start_job
+
+GROUP_ROWS: Final = 122_880
+
+
+class LeasedFiles:
+    """Writes the files of one plan."""
+
+    def __init__(self, owner: Owner, state: TableState) -> None:
+        self._owner = owner
+        self._state = state
+        self._job: JobNode | None = None
+        self._numbers = count()
+
+    def frame(self, session: SparkSession, rows: pa.Table, *, max_rows: int) -> DataFrame:
+        """The rows as a DataFrame."""
+        schema = spark_schema(rows.schema)
+        if rows.num_rows <= max_rows or self._owner.core.committer is None:
+            return session.createDataFrame(rows, schema=schema)
+        return read_files(session, [self._write(rows)], schema)
+
+    def _write(self, rows: pa.Table) -> str:
+        shelf, core = self._state.shelf, self._owner.core
+        if not shelf.root:
+            raise UsageError("the objects of this database are in memory: Spark cannot read them")
+        if self._job is None:
+            assert core.committer is not None
+            lease_us = core.clock.wall_us() + int(parse_duration(LEASE) * 1e6)
+            self._job = start_job(core.committer, self._state, lease_us=lease_us)
+        sink = io.BytesIO()
+        pq.write_table(
+            rows, sink, compression="zstd", row_group_size=GROUP_ROWS, write_page_checksum=True
+        )
+        key = object_key(self._state.table_id, self._job.job_id, next(self._numbers))
+        shelf.objects.put(key, sink.getvalue())
+        return f"{shelf.root}/{key}"

@@ -1,0 +1,48 @@
+"""What the Spark room asks of an open database.
+
+The room stands above the front door, so it knows a Database only by this shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from halocline.errors import UsageError
+from halocline.rows.state import TableState
+from halocline.txn import Core, Transaction
+
+
+class Owner(Protocol):
+    """An open database, seen from a job."""
+
+    path: str
+    read_only: bool
+
+    @property
+    def core(self) -> Core: ...
+
+    def begin(self, at: Any = None, *, token: Any = None) -> Transaction: ...
+
+    def flush(self, table: str | None = None) -> Any: ...
+
+
+def check_owner(db: object) -> Owner:
+    """UsageError for anything that is not an open database."""
+    core = getattr(db, "core", None)
+    if not isinstance(core, Core):
+        raise UsageError(f"expected an open database, not {type(db).__name__}")
+    core.check_open()
+    return db  # type: ignore[return-value]
+
+
+def check_writer(db: object) -> Owner:
+    """UsageError when the database cannot be written through this handle."""
+    owner = check_owner(db)
+    if owner.core.committer is None:
+        raise UsageError("the database is open read-only: jobs that write need the owner")
+    return owner
+
+
+def state_of(txn: Transaction, table: str) -> TableState:
+    """The state of a table by name; NotFoundError when there is none."""
+    return txn.changes_of(table).state

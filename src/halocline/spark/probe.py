@@ -1,0 +1,133 @@
+"""Probe, in an executor: which keys of a batch a table has, and where.
+
+    canonical rows, in key order --> rows of L0 that travelled along  --> RowIDs, 0 where absent
+                                 --> objects whose key range meets     --> the rows themselves, if
+                                     the batch: bloom, block, key          somebody wants them
+
+Only key blocks are read, and of those only what the filters let through; data columns are read for
+the rows that were found and only when asked for. What had ended by the snapshot travels along as an
+array of RowIDs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.config import MIB
+from halocline.objects import ObjectFile, ObjectStats, Shelf
+from halocline.objects.batch import Int64Array
+from halocline.objects.columns import ROWID
+from halocline.rows.members import is_among
+from halocline.schema import Schema
+from halocline.store import PyarrowObjects
+
+MEMORY_BYTES = 512 * MIB
+_shelves: dict[str, Shelf] = {}
+
+
+@dataclass(frozen=True)
+class Base:
+    """A table at a snapshot, as plain values that travel to executors."""
+
+    root: str
+    schema: dict[str, Any]
+    snapshot: int
+    objects: tuple[tuple[str, int, list[Any]], ...]
+    """Store key, created_at and statistics of each data object."""
+    dead: bytes
+    """RowIDs that had ended, ascending, as int64."""
+    rows: bytes
+    """Rows of L0 with `_rowid`, as an Arrow stream."""
+
+
+def shelf_at(root: str) -> Shelf:
+    """The store of a database, opened once per worker process."""
+    shelf = _shelves.get(root)
+    if shelf is None:
+        objects = PyarrowObjects.open(root)
+        shelf = _shelves[root] = Shelf(objects, memory_bytes=MEMORY_BYTES, root=root)
+    return shelf
+
+
+class Probe:
+    """Finds keys in one table at one snapshot."""
+
+    def __init__(self, base: Base, schema: Schema) -> None:
+        self._schema = schema
+        self._shelf = shelf_at(base.root)
+        self._finder = self._shelf.finder(schema)
+        self._snapshot = base.snapshot
+        self._files = [
+            ObjectFile(key, ObjectStats.from_wire(wire), created_at)
+            for key, created_at, wire in base.objects
+        ]
+        self._dead = np.frombuffer(base.dead, dtype=np.int64)
+        with pa.ipc.open_stream(base.rows) as reader:
+            self._rows = reader.read_all()
+
+    def find(self, table: pa.Table) -> Found:
+        """Where the keys of a canonical table are."""
+        batch = self._finder.batch(table)
+        found = Found(self._shelf, self._schema, table.num_rows)
+        low, high = batch.bounds
+        for file in self._files:
+            if file.stats.key_min > high or file.stats.key_max < low:
+                continue
+            hits = self._finder.find_many(file, batch)
+            alive = (hits.commit_ts <= self._snapshot) & ~is_among(hits.rowids, self._dead)
+            found.add(file, hits.positions[alive], hits.rowids[alive], hits.numbers[alive])
+        if self._rows.num_rows:
+            found.add_rows(self._rows, *_match(self._schema, table, self._rows))
+        return found
+
+
+class Found:
+    """RowID of each key, 0 where the table has none, and how to get at the rows."""
+
+    def __init__(self, shelf: Shelf, schema: Schema, count: int) -> None:
+        self.rowids: Int64Array = np.zeros(count, dtype=np.int64)
+        self._shelf = shelf
+        self._schema = schema
+        self._files: list[tuple[ObjectFile, Int64Array, Int64Array]] = []
+        self._rows: tuple[Any, Int64Array, Int64Array] | None = None
+
+    def add(
+        self, file: ObjectFile, positions: Int64Array, rowids: Int64Array, numbers: Int64Array
+    ) -> None:
+        if len(positions):
+            self.rowids[positions] = rowids
+            self._files.append((file, positions, numbers))
+
+    def add_rows(self, rows: Any, positions: Int64Array, places: Int64Array) -> None:
+        """Rows that came along from L0 are newer than any in an object."""
+        if len(positions):
+            self.rowids[positions] = rows.column(ROWID).to_numpy()[places]
+            self._rows = (rows, positions, places)
+
+    def rows(self) -> pa.Table:
+        """The rows that were found, in the order of their keys in the batch."""
+        parts, order = [], []
+        for file, positions, numbers in self._files:
+            parts.append(self._shelf.reader.take(file, self._schema, numbers, hidden=()))
+            order.append(positions)
+        if self._rows is not None:
+            rows, positions, places = self._rows
+            parts.append(rows.select(list(self._schema.names)).take(pa.array(places)))
+            order.append(positions)
+        if not parts:
+            return self._schema.arrow.empty_table()
+        whole = pa.concat_tables(parts)
+        return whole.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
+
+
+def _match(schema: Schema, table: pa.Table, rows: pa.Table) -> tuple[Int64Array, Int64Array]:
+    """Positions in `table` and places in `rows` of the keys that both have."""
+    names = list(schema.primary_key)
+    ours = table.select(names).append_column("_position", pa.array(np.arange(table.num_rows)))
+    theirs = rows.select(names).append_column("_place", pa.array(np.arange(rows.num_rows)))
+    both = theirs.join(ours, names, join_type="inner")
+    return both.column("_position").to_numpy(), both.column("_place").to_numpy()

@@ -1,0 +1,65 @@
+"""Types: the engine's canonical set in Spark's words, and back.
+
+    arrow   int8 .. int64, float, double   decimal   string binary date   time64   timestamp
+    Spark   byte .. long, float, double    decimal   string binary date   time(6)  ntz / ltz
+
+Spark guesses types from what it is given, and guesses differently from Arrow and from Parquet
+(naive timestamps), so a schema is stated wherever data passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from halocline.errors import SchemaError
+from halocline.objects.columns import COMMIT_TS, ROWID
+
+_PLAIN: dict[pa.DataType, T.DataType] = {
+    pa.bool_(): T.BooleanType(),
+    pa.int8(): T.ByteType(),
+    pa.int16(): T.ShortType(),
+    pa.int32(): T.IntegerType(),
+    pa.int64(): T.LongType(),
+    pa.float32(): T.FloatType(),
+    pa.float64(): T.DoubleType(),
+    pa.string(): T.StringType(),
+    pa.binary(): T.BinaryType(),
+    pa.date32(): T.DateType(),
+    pa.time64("us"): T.TimeType(6),
+    pa.timestamp("us"): T.TimestampNTZType(),
+}
+
+
+def spark_type(kind: pa.DataType) -> T.DataType:
+    """The Spark type that holds exactly the values of a canonical Arrow type."""
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return plain
+    if pa.types.is_timestamp(kind):
+        return T.TimestampType()
+    if pa.types.is_decimal(kind):
+        return T.DecimalType(kind.precision, kind.scale)
+    if pa.types.is_list(kind):
+        return T.ArrayType(spark_type(kind.value_type), containsNull=True)
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return T.StructType([T.StructField(f.name, spark_type(f.type), True) for f in fields])
+    raise SchemaError(f"type {kind} has no counterpart in Spark")
+
+
+def spark_schema(schema: pa.Schema, *, hidden: bool = False) -> T.StructType:
+    """Columns of a table, all nullable as Spark's readers make them; with the hidden ones."""
+    fields = [T.StructField(field.name, spark_type(field.type), True) for field in schema]
+    if hidden:
+        fields += [T.StructField(name, T.LongType(), True) for name in (ROWID, COMMIT_TS)]
+    return T.StructType(fields)
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """What Spark hands over, in Arrow's words."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return cast("Any", to_arrow_schema)(schema)

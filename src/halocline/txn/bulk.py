@@ -1,0 +1,225 @@
+"""Bulk inserts: what exceeds `object_rows_min` becomes objects before the commit (T-20).
+
+    table  --> sort by key --> refuse what is taken --> data objects of equal size
+    stream --> the same for each chunk of `object_rows` rows
+
+A stream is taken an object at a time, so it may be larger than memory. Its objects may overlap,
+and a key that stands in two of them is found by asking the earlier ones.
+
+Each function checks everything first and changes the workspace last: a call that raises leaves the
+transaction as it was.
+
+Not here: updates and deletes (endings.py), files and RowIDs (writer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from halocline import convert
+from halocline.config import MIB
+from halocline.errors import DuplicateKeyError, SchemaError
+from halocline.objects.order import Int64Array, Ordered, cuts, key_order, repeats
+from halocline.rows.nodes import key_run
+from halocline.rows.page import Mask
+from halocline.txn.commands import Kind
+from halocline.txn.taken import SortedKeys, in_objects, taken_keys
+from halocline.txn.workspace import Part, TableChanges
+from halocline.txn.writer import THREADS, Writer
+
+if TYPE_CHECKING:
+    from halocline.txn.commit import Committer
+
+CHUNK_BYTES: Final = 256 * MIB
+"""A chunk of a stream becomes an object when it has this size, or `object_rows` rows."""
+SHOWN: Final = 10
+
+
+def insert(committer: Committer, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
+    """Insert a canonical table, together with the parts that were inserted before it."""
+    schema = changes.schema
+    again: list[Any] = []
+    order: Int64Array | None = None
+    if schema.primary_key:
+        order, _, again = _checked(committer, changes, table, snapshot)
+    waiting = [part for part in changes.parts if part.is_insert]
+    if waiting:
+        kept = [part.table.take(pa.array(part.kept())) for part in waiting if part.table]
+        whole = pa.concat_tables([*kept, table])
+        _write(committer, changes, whole, order_of(changes, whole))
+        changes.parts = [part for part in changes.parts if not part.is_insert]
+    else:
+        _write(committer, changes, table, order)
+    _speak_for(changes, again)
+    return int(table.num_rows)
+
+
+def insert_new(committer: Committer, changes: TableChanges, table: pa.Table) -> None:
+    """Insert rows whose keys are known to be free: as objects, or in memory if they are few."""
+    if is_bulk(committer, changes, table.num_rows):
+        _write(committer, changes, table, order_of(changes, table))
+    else:
+        changes.add_part(Part(table=table, run=key_run(table, changes.schema)))
+
+
+def insert_stream(
+    committer: Committer, changes: TableChanges, chunks: Iterator[pa.Table], snapshot: int
+) -> int:
+    """Insert canonical tables one after the other, none of which need fit beside another."""
+    schema = changes.schema
+    again: list[Any] = []
+    total = 0
+    with Writer(committer, changes) as writer:
+        ranges: list[tuple[bytes, bytes]] = []
+        for chunk in chunks:
+            order: Int64Array | None = None
+            if schema.primary_key:
+                order, mine, ended = _checked(committer, changes, chunk, snapshot)
+                again += ended
+                if any(low <= mine.high_bytes and high >= mine.low_bytes for low, high in ranges):
+                    writer.drain()
+                    twice = in_objects(changes, mine, writer.entries)
+                    if len(twice):
+                        shown = mine.keys_at(twice[:SHOWN])
+                        raise DuplicateKeyError(changes.entry.name, shown, inside=True)
+                ranges.append((mine.low_bytes, mine.high_bytes))
+            writer.rows(chunk, order)
+            total += chunk.num_rows
+        writer.drain()
+    writer.parts.add(inserts=writer.entries)
+    changes.commands.append(Kind.INSERT)
+    _speak_for(changes, again)
+    return total
+
+
+def read_ahead(
+    committer: Committer, changes: TableChanges, data: Any
+) -> tuple[pa.Table | None, Iterator[pa.Table] | None]:
+    """A stream that ends soon, as a table; or a longer one, as canonical chunks for objects."""
+    arrow, batches = convert.stream(data)
+    head: list[Any] = []
+    for batch in batches:
+        head.append(batch)
+        if is_bulk(committer, changes, sum(one.num_rows for one in head)):
+            return None, _chunks(committer, changes, chain(head, batches))
+    return pa.Table.from_batches(head, schema=arrow), None
+
+
+def _chunks(
+    committer: Committer, changes: TableChanges, batches: Iterable[Any]
+) -> Iterator[pa.Table]:
+    """Batches as canonical tables, each large enough for an object."""
+    rows_max = committer.engine.options.object_rows
+    done = 0
+    waiting: list[Any] = []
+    for batch in batches:
+        waiting.append(batch)
+        held = sum(one.num_rows for one in waiting)
+        while held >= rows_max or (held and sum(one.nbytes for one in waiting) >= CHUNK_BYTES):
+            whole = pa.Table.from_batches(waiting)
+            cut = min(held, rows_max)
+            yield _conformed(changes, whole.slice(0, cut), done)
+            done += cut
+            held -= cut
+            waiting = whole.slice(cut).to_batches()
+    if any(one.num_rows for one in waiting):
+        yield _conformed(changes, pa.Table.from_batches(waiting), done)
+
+
+def _conformed(changes: TableChanges, chunk: pa.Table, done: int) -> pa.Table:
+    """A chunk as a canonical table; an error names the row of the whole stream."""
+    try:
+        return changes.schema.table(chunk)
+    except SchemaError as error:
+        row = None if error.row is None else error.row + done
+        raise SchemaError(error.reason, column=error.column, row=row) from None
+
+
+def written(changes: TableChanges, table: pa.Table) -> Mask:
+    """Which rows of a table, whose keys all differ, have a key this transaction has written."""
+    mask = np.zeros(table.num_rows, dtype=np.bool_)
+    if not (changes.own or changes.parts or changes.objects) or not table.num_rows:
+        return mask
+    keys = table.select(list(changes.schema.primary_key))
+    order = order_of(changes, keys)
+    mine = SortedKeys(changes.schema, keys if order is None else keys.take(pa.array(order)))
+    hits = [mine.places_of(list(changes.own))]
+    hits += [mine.places_of(part.run.keys) for part in changes.parts if part.run is not None]
+    if changes.objects is not None:
+        hits.append(in_objects(changes, mine, changes.objects.data))
+    places = np.concatenate(hits)
+    mask[places if order is None else order[places]] = True
+    return mask
+
+
+def spill(committer: Committer, changes: TableChanges) -> None:
+    """Called before the commit: rows that were inserted one by one and have become many."""
+    rows = changes.live_rows()
+    waiting = [part for part in changes.parts if part.is_insert]
+    if len(rows) + sum(map(len, waiting)) <= committer.engine.options.object_rows_min or not rows:
+        return
+    kept = [part.table.take(pa.array(part.kept())) for part in waiting if part.table]
+    table = pa.concat_tables([changes.schema.to_table(rows), *kept])
+    _write(committer, changes, table, order_of(changes, table))
+    changes.parts = [part for part in changes.parts if not part.is_insert]
+    changes.rows, changes.dead = [], None
+    changes.own = {key: one for key, one in changes.own.items() if one[1] >= 0}
+
+
+def is_bulk(committer: Committer, changes: TableChanges, rows: int) -> bool:
+    """Do so many further rows make this transaction's inserts into the table objects?"""
+    waiting = sum(len(part) for part in changes.parts if part.is_insert)
+    return rows + waiting > committer.engine.options.object_rows_min
+
+
+def _write(
+    committer: Committer, changes: TableChanges, table: pa.Table, order: Int64Array | None
+) -> None:
+    threads = THREADS if table.num_rows > committer.engine.options.object_rows else 0
+    with Writer(committer, changes, threads=threads) as writer:
+        writer.rows(table, order)
+    writer.parts.add(inserts=writer.entries)
+    changes.commands.append(Kind.INSERT)
+
+
+def _checked(
+    committer: Committer, changes: TableChanges, table: pa.Table, snapshot: int
+) -> tuple[Int64Array | None, SortedKeys, list[Any]]:
+    """Key order, the last object's worth of keys, and keys this transaction has ended before.
+
+    DuplicateKeyError when a key stands twice in the table, or is taken. Keys are looked at an
+    object's worth at a time.
+    """
+    schema = changes.schema
+    keys = table.select(list(schema.primary_key))
+    order = key_order(keys, schema)
+    ordered = Ordered(keys, order)
+    taken: list[Any] = []
+    again: list[Any] = []
+    for start, stop in cuts(keys.num_rows, committer.engine.options.object_rows):
+        part = ordered.take(max(start - 1, 0), stop)  # the last key before may be the first here
+        twice = repeats(part, schema)
+        if twice.num_rows:
+            shown = list(dict.fromkeys(schema.keys_of(twice.slice(0, 100 * SHOWN))))
+            raise DuplicateKeyError(changes.entry.name, shown[:SHOWN], inside=True)
+        mine = SortedKeys(schema, part.slice(1) if start else part)
+        taken += taken_keys(changes, mine, snapshot)
+        again += mine.keys_at(mine.places_of(list(changes.own)))
+    if taken:
+        raise DuplicateKeyError(changes.entry.name, taken, total=len(taken))
+    return order, mine, again
+
+
+def _speak_for(changes: TableChanges, again: Sequence[Any]) -> None:
+    """Keys that were ended and are inserted again: the object speaks for them now."""
+    for key in again:
+        changes.own.pop(key, None)
+
+
+def order_of(changes: TableChanges, table: pa.Table) -> Int64Array | None:
+    return key_order(table, changes.schema) if changes.schema.primary_key else None

@@ -1,0 +1,100 @@
+"""Changes by predicate: update and delete of every row that a `where=` holds for.
+
+where --query.matching--> rows with their ids --few--> one by one
+                                              --many--> one part, ascending by RowID (T-22),
+                                                        or objects (endings.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.objects.columns import ROWID
+from halocline.rows.members import is_among
+from halocline.rows.page import Int64Array
+from halocline.txn import write
+from halocline.txn.query import matching
+from halocline.txn.workspace import TableChanges
+
+if TYPE_CHECKING:
+    from halocline.txn.core import Core
+    from halocline.txn.work import Work
+
+
+def update_where(
+    core: Core,
+    txn: Work,
+    changes: TableChanges,
+    where: str,
+    params: Sequence[Any] | None,
+    values: Mapping[int, Any],
+) -> int:
+    """Set columns to constants in all rows that match."""
+    found = matching(core, txn, changes, where, params)
+    schema = changes.schema
+    touches_key = not schema.key_set.isdisjoint(values)
+    bulk, single = _split_bulk(core, changes, found, touches_key=touches_key)
+    rest = list(
+        zip(_ids(single).tolist(), schema.from_table(single.drop_columns(ROWID)), strict=True)
+    )
+    if touches_key:
+        write.move_rows(changes, rest, values, txn.snapshot)
+        return len(rest)
+    if bulk is not None:
+        fresh = {
+            schema.names[position]: _repeat(value, schema.arrow.field(position).type, bulk.num_rows)
+            for position, value in values.items()
+        }
+        base = bulk.drop_columns(ROWID)
+        write.add_update_part(core, changes, base, _ids(bulk), pa.table(fresh), list(values))
+    # After the part, which may have to write files: from here on nothing can fail.
+    for row_id, row in rest:
+        key = None if changes.state.key_of is None else changes.state.key_of(row)
+        write.update_row(changes, row_id, key, row, dict(values), txn.snapshot)
+    return int(found.num_rows)
+
+
+def _repeat(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    if pa.types.is_nested(kind):
+        return pa.array([value] * count, kind)
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def delete_where(
+    core: Core,
+    txn: Work,
+    changes: TableChanges,
+    where: str,
+    params: Sequence[Any] | None,
+) -> int:
+    """End all rows that match."""
+    names = changes.schema.primary_key
+    found = matching(core, txn, changes, where, params, names)
+    bulk, rest = _split_bulk(core, changes, found, touches_key=False)
+    if bulk is not None:
+        write.add_delete_part(core, changes, bulk.drop_columns(ROWID), _ids(bulk))
+    keys = changes.schema.keys_of(rest) if names else [None] * rest.num_rows
+    for row_id, key in zip(_ids(rest).tolist(), keys, strict=True):
+        write.remove(changes, row_id, key)
+    return int(found.num_rows)
+
+
+def _split_bulk(
+    core: Core, changes: TableChanges, found: pa.Table, *, touches_key: bool
+) -> tuple[pa.Table | None, pa.Table]:
+    """Many untouched committed rows go as one part, ascending by RowID; others one by one."""
+    if found.num_rows <= core.options.bulk_rows or touches_key:
+        return None, found
+    ids = _ids(found)
+    plain = (ids > 0) & ~is_among(ids, changes.ended())
+    bulk = found.filter(pa.array(plain))
+    bulk = bulk.take(pa.array(np.argsort(_ids(bulk), kind="stable")))
+    return bulk if bulk.num_rows else None, found.filter(pa.array(~plain))
+
+
+def _ids(table: pa.Table) -> Int64Array:
+    return np.ascontiguousarray(table.column(ROWID).to_numpy())

@@ -1,0 +1,168 @@
+"""The power goes at every operation of a life with moves, compaction, checkpoints and GC.
+
+    operation n of the script --crash--> image --open--> verify
+                                            '--crash at each operation of that opening--> verify
+
+Whatever the crash hits, a file of the checkpoint, its CKP entry, the pointer, the deletion of old
+log files or of old checkpoints: what is left opens with every acknowledged commit in it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+
+import pytest
+
+from halocline.log.names import log_numbers
+from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.sim.history import (
+    Life,
+    bulk_insert,
+    bulk_upsert,
+    copy_of,
+    create,
+    delete,
+    digest,
+    drop,
+    insert,
+    open_on,
+    update,
+    verify,
+)
+
+MODES = ["sync", "async"]
+PARTS = 8
+"""The long run is cut into tests of some minutes each."""
+
+
+def script(life: Life) -> None:
+    """Five checkpoints in three openings; rows leave L0 before, between and after them."""
+    text = "x" * 120
+    life.open()
+    life.commit(create("accounts"), create("ledger"))
+    life.commit(bulk_insert("accounts", *[(n, f"bulk {n}", n) for n in range(10, 22)]))
+    life.commit(insert("ledger", (1, "first")), token="load-1")
+    life.db.flush("accounts")
+    life.db.checkpoint()
+    life.commit(update("accounts", 11, balance=5), delete("accounts", 12))
+    life.commit(create("later"), insert("later", (1, text)))
+    life.db.flush("accounts")
+    life.commit(bulk_upsert("accounts", *[(n, "changed", n) for n in range(15, 27)]))
+    life.db.flush("accounts")
+    assert life.db.compact("accounts").groups
+    checkpoints = life.db._checkpoints
+    checkpoints.run(everything=False)
+    life.commit(insert("ledger", (2, text)), update("later", 1, text="new"))
+    life.collect()
+    life.commit(drop("later"), insert("ledger", (3, text)))
+    life.close()
+    life.open()
+    life.commit(insert("accounts", (1, "again", 1)), delete("accounts", 15, 16))
+    life.db.checkpoint()
+    life.commit(create("later"), insert("later", (7, "reborn")), token="load-2")
+    life.collect()
+    life.commit(update("accounts", 11, owner=text))
+    life.db.checkpoint()
+    life.commit(insert("ledger", (4, text), (5, text)))
+    life.close()
+    life.open()
+    life.commit(insert("accounts", (2, "late", 2)))
+    life.db.checkpoint()
+    life.commit(delete("accounts", 1))
+
+
+def _operations(durability: str) -> tuple[list[int], dict[int, str]]:
+    """Every operation that changes the store, and what each of them is."""
+    life = Life(FaultyFiles(), durability)
+    assert life.play(script)
+    assert log_numbers(life.files)[0] > 1, "the log was never truncated"
+    changing = life.files.crash_points()
+    kinds = {operation.number: operation.kind for operation in life.files.operations}
+    life.stop()
+    return changing, kinds
+
+
+def _crash(durability: str, number: int, moment: str) -> Life:
+    files = FaultyFiles()
+    files.crash(number, moment)  # type: ignore[arg-type]
+    life = Life(files, durability)
+    assert not life.play(script), f"the script is not repeatable: operation {number}"
+    return life
+
+
+def _run(
+    durability: str, points: list[tuple[int, str]], seeds: range, openings: int
+) -> Counter[str]:
+    """Crash at each of these, and in every `openings`-th image also while it is opened."""
+    counts: Counter[str] = Counter()
+    verified: set[tuple[bytes, int]] = set()
+    for number, moment in points:
+        life = _crash(durability, number, moment)
+        images = [life.files.crash_image(seed) for seed in seeds]
+        for image in [*images, life.files.crash_image(none=True)]:
+            counts["images"] += 1
+            known = (digest(image), len(life.stamps))
+            if known in verified:
+                continue
+            verified.add(known)
+            label = f"crash {moment} {life.files.operations[-1]}, {durability}"
+            verify(copy_of(image), life, label, at_least=life.durable(), seed=number)
+            counts["verified"] += 1
+            if counts["verified"] % openings == 0:
+                counts["openings"] += _crash_while_opening(life, image, label)
+    return counts
+
+
+def _crash_while_opening(life: Life, image: FaultyFiles, label: str) -> int:
+    probe = copy_of(image)
+    db = open_on(probe, life.durability)
+    numbers = probe.crash_points()
+    db.close()
+    for number in numbers:
+        files = copy_of(image)
+        files.crash(number)
+        with pytest.raises(SimulatedCrash):
+            open_on(files, life.durability)
+        where = f"{label}; then at its opening's {files.operations[-1]}"
+        again = files.crash_image(number)
+        verify(again, life, where, at_least=life.durable(), seed=number)
+    return len(numbers)
+
+
+@pytest.mark.parametrize("durability", MODES)
+def test_the_script_is_repeatable(durability: str) -> None:
+    lives = [Life(FaultyFiles(), durability) for _ in range(2)]
+    for life in lives:
+        assert life.play(script)
+    first, second = (life.files.operations for life in lives)
+    assert first == second
+    paths = {operation.path.partition("/")[0] for operation in first}
+    assert {"0", "1", "log"} <= paths
+    kinds = Counter(operation.kind for operation in first)
+    assert kinds["put"] > 10
+    assert kinds["delete"] > 2
+    for life in lives:
+        life.stop()
+
+
+def test_crash_at_operations_of_a_life_with_checkpoints() -> None:
+    """Every put and deletion in the middle; of the others some, just before them."""
+    changing, kinds = _operations("sync")
+    rare = [n for n in changing if kinds[n] in ("put", "delete", "remove")]
+    others = [n for n in changing if n not in rare]
+    points = [(n, "inside") for n in rare] + [(n, "before") for n in others[::9]]
+    counts = _run("sync", sorted(points), range(1), openings=30)
+    print(len(points), dict(counts))
+    assert counts["openings"]
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("durability", MODES)
+def test_crash_at_every_operation_of_a_life_with_checkpoints(durability: str, part: int) -> None:
+    changing, _ = _operations(durability)
+    first = secrets.randbelow(1 << 30)
+    print("first seed", first)
+    points = [(number, moment) for number in changing for moment in ("before", "inside")]
+    print(dict(_run(durability, points[part::PARTS], range(first, first + 3), openings=8)))

@@ -1,0 +1,146 @@
+"""Write jobs: all rows or none, keys enforced, checked against what others commit meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import halocline as hc
+from halocline import spark as hs
+from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
+
+OPTIONS = hc.Options(
+    page_rows=64, object_rows=256, row_group_rows=128, bulk_rows=50, background=False
+)
+COLUMNS = {"id": int, "name": str, "amount": "decimal(12,2)"}
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[hc.Database]:
+    with hc.open(tmp_path / "shop", options=OPTIONS) as db:
+        db.create_table("orders", COLUMNS, primary_key="id")
+        yield db
+        assert db.check() == []
+
+
+def frame(spark: Any, ids: Any, name: str = "loaded") -> Any:
+    rows = pa.table(
+        {
+            "id": pa.array(list(ids), pa.int64()),
+            "name": pa.array([name] * len(list(ids))),
+            "amount": pa.array([None] * len(list(ids)), pa.decimal128(12, 2)),
+        }
+    )
+    return spark.createDataFrame(rows)
+
+
+def names(db: hc.Database, at: Any = None) -> dict[int, str]:
+    rows = db.table("orders").to_arrow(at=at).to_pylist()
+    return {row["id"]: row["name"] for row in rows}
+
+
+def fill(db: hc.Database) -> None:
+    """Keys 0..99 in an object, of which 0..9 are deleted again; 100..119 in memory."""
+    with db.begin() as txn:
+        txn.insert("orders", [{"id": n, "name": "old"} for n in range(100)])
+    db.flush("orders")
+    with db.begin() as txn:
+        txn.delete("orders", where="id < 10")
+        txn.insert("orders", [{"id": n, "name": "old"} for n in range(100, 120)])
+
+
+def test_a_load_into_an_empty_table(spark: Any, db: hc.Database) -> None:
+    report = hs.load(frame(spark, range(1000)), db, "orders")
+    assert (report.inserted, report.updated) == (1000, 0)
+    assert names(db) == dict.fromkeys(range(1000), "loaded")
+    assert db.table("orders").count(at=report.commit_ts - 1) == 0
+    with db.begin() as txn:
+        assert txn.get("orders", 777)["name"] == "loaded"
+
+
+def test_a_key_that_exists_is_an_error_before_anything_is_visible(
+    spark: Any, db: hc.Database
+) -> None:
+    fill(db)
+    before = names(db)
+    for ids in ([*range(500, 600), 50], [*range(500, 600), 110], [7, *range(90, 95)]):
+        with pytest.raises(DuplicateKeyError):
+            hs.load(frame(spark, ids), db, "orders")
+    with pytest.raises(DuplicateKeyError) as caught:
+        hs.load(frame(spark, [600, 601, 601, 602]), db, "orders")
+    assert "601" in str(caught.value)
+    assert names(db) == before
+
+
+def test_upsert_replaces_what_is_there(spark: Any, db: hc.Database) -> None:
+    fill(db)
+    before = db.visible_ts
+    report = hs.load(frame(spark, range(5, 205), "new"), db, "orders", on_conflict="upsert")
+    assert (report.inserted, report.updated) == (90, 110)
+    assert names(db) == dict.fromkeys(range(5, 205), "new")
+    assert names(db, at=before) == dict.fromkeys(range(10, 120), "old")
+    kinds = db.changes("orders", since=before).column("_change").to_pylist()
+    assert (kinds.count("insert"), kinds.count("update_after")) == (90, 110)
+
+
+def test_upsert_of_some_columns_keeps_the_others(spark: Any, db: hc.Database) -> None:
+    with db.begin() as txn:
+        txn.insert("orders", [{"id": n, "name": f"n{n}", "amount": n} for n in range(20)])
+    db.flush("orders")
+    given = spark.createDataFrame(pa.table({"ID": pa.array([3, 30]), "amount": pa.array([7, 8])}))
+    hs.load(given, db, "orders", on_conflict="upsert")
+    with db.begin() as txn:
+        assert txn.get("orders", 3) == {"id": 3, "name": "n3", "amount": 7}
+        assert txn.get("orders", 30) == {"id": 30, "name": None, "amount": 8}
+
+
+def test_ignore_keeps_what_is_there(spark: Any, db: hc.Database) -> None:
+    fill(db)
+    report = hs.load(frame(spark, [5, 5, 50, 110, 300]), db, "orders", on_conflict="ignore")
+    assert report.inserted == 2
+    found = names(db)
+    assert [found[n] for n in (5, 50, 110, 300)] == ["loaded", "old", "old", "loaded"]
+
+
+def test_delete_and_update_by_keys(spark: Any, db: hc.Database) -> None:
+    fill(db)
+    keys = spark.createDataFrame(pa.table({"id": pa.array([5, 50, 51, 110, 999])}))
+    assert hs.delete(keys, db, "orders").deleted == 3
+    assert {50, 51, 110}.isdisjoint(names(db))
+    values = spark.createDataFrame(pa.table({"id": [52, 111], "name": ["set", "set"]}))
+    assert hs.update(values, db, "orders").updated == 2
+    assert [names(db)[n] for n in (52, 111)] == ["set", "set"]
+    with pytest.raises(NotFoundError):
+        hs.update(spark.createDataFrame(pa.table({"id": [50], "name": ["x"]})), db, "orders")
+
+
+def test_a_token_makes_a_load_happen_once(spark: Any, db: hc.Database) -> None:
+    first = hs.load(frame(spark, range(10)), db, "orders", token="night 1")
+    again = hs.load(frame(spark, range(10)), db, "orders", token="night 1")
+    assert again.already_committed
+    assert again.commit_ts == first.commit_ts
+    assert len(names(db)) == 10
+
+
+def test_bad_input_is_refused_before_the_job(spark: Any, db: hc.Database) -> None:
+    jobs = db.core.engine.last_job_id
+    no_key = spark.createDataFrame(pa.table({"name": ["x"]}))
+    with pytest.raises(SchemaError, match="id"):
+        hs.load(no_key, db, "orders")
+    with pytest.raises(SchemaError):
+        hs.load(spark.createDataFrame(pa.table({"id": [1], "nope": [2]})), db, "orders")
+    with pytest.raises(SchemaError):
+        hs.load(spark.createDataFrame(pa.table({"id": ["one"]})), db, "orders")
+    with pytest.raises(UsageError):
+        hs.load(frame(spark, [1]), db, "orders", on_conflict="replace")
+    with pytest.raises(UsageError):
+        hs.load(pa.table({"id": [1]}), db, "orders")
+    assert db.core.engine.last_job_id == jobs
+    null = spark.createDataFrame(pa.table({"id": pa.array([1, None], pa.int64())}))
+    with pytest.raises(SchemaError):
+        hs.load(null, db, "orders")
+    assert names(db) == {}

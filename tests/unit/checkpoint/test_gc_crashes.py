@@ -1,0 +1,169 @@
+"""The power goes at every operation of a life that moves, merges, gives up jobs and collects.
+
+    operation n --crash--> images --open--> every referenced file is there and whole, rows are right
+                                    '--gc--> nothing unreferenced is left in the store
+
+A crash inside GC may leave a file that nobody refers to, or have removed a file whose entry the log
+still ends below the floor; never the reverse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from halocline import Database, HaloclineError
+from halocline.clock import ManualClock
+from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.sim.history import digest
+from tests.unit.checkpoint.rig import World, seen
+from tests.unit.read.moving import TINY, bulk_insert, flush, let_go, merge, move, truncate
+
+ROUNDS = 3
+KEYS = range(12)
+
+
+class Life:
+    """A scripted life, and what it was told so far."""
+
+    def __init__(self, files: FaultyFiles, durability: str) -> None:
+        self.world = World.__new__(World)
+        self.world.files = files
+        self.world.clock = ManualClock()
+        self.world.retention = 0
+        self.world.durability = durability
+        self.expected: list[dict[int, int]] = [{}]
+        """The table after each commit that was begun; the last may not have happened."""
+        self.acknowledged = 0
+        self.snapshots: dict[str, dict[int, int]] = {}
+
+    def play(self) -> None:
+        world = self.world
+        world.db = world.open()
+        world.db.create_table("t", {"id": int, "v": int}, primary_key="id")
+        world.db.create_table("u", {"id": int, "v": int}, primary_key="id")
+        bulk_insert(world.db, "u", [{"id": key, "v": 1} for key in KEYS])
+        for value in range(1, ROUNDS + 1):
+            self._put({key: value for key in KEYS if (key + value) % 3})
+            move(world.db, "t")
+            self._put({value: None})
+            flush(world.db, "t")
+            merge(world.db, "t")
+            let_go(world.db, "t")
+            world.job(files=2)
+            world.job(files=1, lease_us=world.clock.now_us + 1)
+            world.clock.advance(1)
+            if value == 2:
+                world.db.snapshot("two")
+                self.snapshots["two"] = self.expected[-1]
+                world.db.drop_table("u")
+                world.db.checkpoint()
+            world.db.gc()
+        world.db.checkpoint()
+        world.db.drop_snapshot("two")
+        del self.snapshots["two"]
+        move(world.db, "t")
+        truncate(world.db, "t")
+        self.expected.append({})
+        self.acknowledged = len(self.expected) - 1
+        world.clock.advance(1)
+        world.db.gc()
+        world.db.close()
+
+    def _put(self, values: dict[int, int | None]) -> None:
+        after = dict(self.expected[-1])
+        for key, value in values.items():
+            if value is None:
+                after.pop(key, None)
+            else:
+                after[key] = value
+        self.expected.append(after)
+        self.world.put(values)
+        self.acknowledged = len(self.expected) - 1
+
+
+def _play(durability: str, crash: int, moment: Any) -> Life:
+    life = Life(FaultyFiles(), durability)
+    if crash:
+        life.world.files.crash(crash, moment)
+    try:
+        life.play()
+    except (SimulatedCrash, HaloclineError):  # the log may notice first and tell others so
+        if not crash:
+            raise
+    return life
+
+
+def _verify(life: Life, files: FaultyFiles, what: str) -> None:
+    clock = ManualClock()
+    clock.advance(1000)
+    db = Database(files, "db", retention=0, clock=clock, options=TINY)
+    try:
+        _check_files(db, what)
+        _check_rows(life, db, what)
+        report = db.gc()
+        _check_files(db, what)
+        _check_rows(life, db, what)
+        world = World.__new__(World)
+        world.files, world.db = files, db
+        assert world.stored() == world.referenced(), f"{what}: {report}"
+        assert db.gc().files == 0
+        assert not db.check(), what
+    finally:
+        db.close()
+
+
+def _check_files(db: Database, what: str) -> None:
+    """Whatever a reader may be sent to is there, byte for byte."""
+    engine = db._core.engine
+    for state in engine.tables.values():
+        for entry in state.shape.tier.by_id.values():
+            if entry.deleted_at > engine.bound and state.dropped_at > engine.bound:
+                try:
+                    engine.shelf.reader.verify(entry.file, again=True)  # type: ignore[arg-type]
+                except HaloclineError as error:
+                    raise AssertionError(f"{what}: {entry} is referenced: {error}") from error
+
+
+def _check_rows(life: Life, db: Database, what: str) -> None:
+    if "t" not in db.tables():
+        assert life.acknowledged == 0, what
+        return
+    found = seen(db)
+    if life.world.durability == "sync":
+        allowed = life.expected[life.acknowledged :]
+        if len(life.expected) == life.acknowledged + 1:
+            allowed = [*allowed, {}] if life.acknowledged >= 2 * ROUNDS else allowed
+    else:
+        allowed = [*life.expected, {}]
+    assert found in allowed, f"{what}: {found}"
+    for name in (one.name for one in db.snapshots()):
+        if name in life.snapshots:
+            assert seen(db, name) == life.snapshots[name], what
+
+
+@pytest.mark.parametrize("durability", ["sync", pytest.param("async", marks=pytest.mark.sim)])
+def test_a_crash_at_any_operation_neither_loses_nor_leaks_a_file(durability: str) -> None:
+    life = _play(durability, 0, "before")
+    operations = life.world.files.operations
+    points = [op for op in operations if op.number in set(life.world.files.crash_points())]
+    assert sum(op.kind == "delete" for op in points) > 10, "the script collects"
+    _verify(life, life.world.files.crash_image(none=True), "at the end")
+    told, verified = set(), set()
+    for number, point in enumerate(points):
+        # What changes the store of objects is cut at every step; of the rest every fifth operation.
+        if point.kind not in ("delete", "put") and number % 5:
+            continue
+        for moment in ("before", "inside") if point.kind in ("delete", "put") else ("before",):
+            life = _play(durability, point.number, moment)
+            for image in (None, 1):
+                files = life.world.files.crash_image(seed=image or 0, none=image is None)
+                told.add(point.number)
+                # After a sync there is nothing to lose: many images are equal.
+                same = (digest(files), *files.objects.list(), life.acknowledged, len(life.expected))
+                if same not in verified:
+                    verified.add(same)
+                    _verify(life, files, f"{moment} {point}, image {image}")
+    assert len(told) > 50
+    assert len(verified) > 60
