@@ -366,7 +366,7 @@ def test_values_under_a_null_or_outside_a_slice_are_not_looked_at() -> None:
         ([{"id": 1}, None], "a row is a mapping"),
         (pd.DataFrame({"id": [1], "name": [{"a": 1, 5: object()}]}), "cannot be read as a table"),
     ],
-    ids=lambda value: str(value)[:24].replace("\n", " "),
+    ids=lambda value: str(value)[:24].replace("\n", " ").split(" at 0x")[0],
 )
 def test_bad_input_says_what_is_wrong(data: Any, text: str) -> None:
     with pytest.raises(SchemaError, match=text):

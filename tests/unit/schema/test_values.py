@@ -205,7 +205,11 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 def _name(value: Any) -> str:
-    return f"int of {value.bit_length()} bits" if _is_huge(value) else ascii(value)[:40]
+    return (
+        f"int of {value.bit_length()} bits"
+        if _is_huge(value)
+        else ascii(value)[:40].split(" at 0x")[0]
+    )
 
 
 def _is_huge(value: Any) -> bool:
