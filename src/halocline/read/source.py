@@ -3,12 +3,14 @@
     ScanPlan --source_of--> Source --attach--> a temporary view in the cursor of the query
 
         select columns from read_parquet([clean files])
+        union all select columns from read_parquet([dirty files]) join mask on _rowid // 64 = word
+                  where the word says that _rowid is alive    many rows (mask.py)
         union all select columns from read_parquet([dirty files]) anti join dead on _rowid
         union all select columns from read_parquet([late files]) anti join ... where _commit_ts <= S
         union all select columns from memory                  L0 and rows of the transaction itself
 
 DuckDB opens the files itself, reads only the columns and row groups a query needs, and pushes
-filters through the union and the anti-join into each scan. It never sees a file whose digest has
+filters through the union and the joins into each scan. It never sees a file whose digest has
 not been compared with the catalog's: a damaged Parquet file may be answered with wrong rows.
 
 A store without local paths is read through the verified reader into Arrow instead. So is one whose
@@ -33,6 +35,7 @@ from halocline.catalog import ObjectEntry
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
+from halocline.read.mask import Mask, split_dirty
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import scan_objects
 from halocline.read.statement import quote
@@ -56,12 +59,15 @@ class Source:
     clean: tuple[ObjectFile, ...] = ()
     dirty: tuple[ObjectFile, ...] = ()
     late: tuple[ObjectFile, ...] = ()
+    masks: tuple[Mask, ...] = ()
+    """Dirty files as well, but with the dead as bits."""
     dead: Int64Array = field(default_factory=lambda: NONE)
     ts: int = 0
 
     @property
     def files(self) -> tuple[ObjectFile, ...]:
-        return (*self.clean, *self.dirty, *self.late)
+        masked = [_file(entry) for mask in self.masks for entry in mask.entries]
+        return (*self.clean, *masked, *self.dirty, *self.late)
 
     def attach(self, cursor: duckdb.DuckDBPyConnection, name: str, number: int) -> None:
         """Make the table known to a cursor under this name."""
@@ -71,12 +77,17 @@ class Source:
         memory, dead = f"_memory_{number}", f"_dead_{number}"
         if self.memory.num_rows:
             cursor.register(memory, self.memory)
-        if len(self.dead):
+        if len(self.dead) and (self.dirty or self.late):
             cursor.register(dead, pa.table({ROWID: pa.array(self.dead)}))
-        cursor.execute(f"create temp view {quote(name)} as {self.text(memory, dead)}")
+        masks = [f"_mask_{number}_{place}" for place in range(len(self.masks))]
+        for table, mask in zip(masks, self.masks, strict=True):
+            # A table of its own, not Arrow: DuckDB knows the bounds of its columns.
+            cursor.register(f"{table}_words", mask.table())
+            cursor.execute(f"create temp table {table} as select * from {table}_words")
+        cursor.execute(f"create temp view {quote(name)} as {self.text(memory, dead, masks)}")
 
-    def text(self, memory: str, dead: str) -> str:
-        """The SELECT behind the view."""
+    def text(self, memory: str, dead: str, masks: Sequence[str]) -> str:
+        """The SELECT behind the view, over tables of these names."""
         shown = ", ".join(quote(column) for column in self.columns)
         less = ""
         if len(self.dead):
@@ -90,9 +101,20 @@ class Source:
             )
             if files
         ]
+        parts += map(self._masked, masks, self.masks)
         if self.memory.num_rows:
             parts.append(f"select {shown} from {quote(memory)}")
         return " union all ".join(parts)
+
+    def _masked(self, name: str, mask: Mask) -> str:
+        """The SELECT of a group of files less the rows whose bit is set in a table of words."""
+        shown = ", ".join(quote(column) for column in self.columns)
+        # With the bounds known, DuckDB indexes an array of words instead of hashing.
+        bounds = f"{{'min': {mask.rowid_min}, 'max': {mask.rowid_max}, 'null_count': 0}}"
+        files = self._files(
+            map(_file, mask.entries), f", column_statistics = {{'{ROWID}': {bounds}}}"
+        )
+        return f"select {shown} from {files} join {quote(name)} on {mask.join} where {mask.test}"
 
     def blame(self, message: str, *, anyway: bool) -> None:
         """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""
@@ -103,10 +125,10 @@ class Source:
         if named and anyway:
             raise UnavailableError(f"{named[0].key} cannot be read: {message}")
 
-    def _files(self, files: Iterable[ObjectFile]) -> str:
+    def _files(self, files: Iterable[ObjectFile], more: str = "") -> str:
         paths = ", ".join(literal(self.shelf.path_of(file)) for file in files)
         # A folder called "year=2024" must not become a column.
-        return f"read_parquet([{paths}], hive_partitioning = false)"
+        return f"read_parquet([{paths}], hive_partitioning = false{more})"
 
 
 def literal(text: str) -> str:
@@ -123,13 +145,17 @@ def source_of(
         tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
         memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])
         return Source(columns=columns, memory=memory, shelf=shelf)
+    masks, rest = split_dirty(plan.dirty, plan.dead)
+    for mask in masks:
+        _verified(shelf, mask.entries)
     return Source(
         columns=columns,
         memory=memory,
         shelf=shelf,
         clean=_verified(shelf, plan.clean),
-        dirty=_verified(shelf, plan.dirty),
+        dirty=_verified(shelf, rest),
         late=_verified(shelf, plan.late),
+        masks=tuple(masks),
         dead=plan.dead,
         ts=plan.ts,
     )
@@ -141,9 +167,12 @@ def readable_by_others(shelf: Shelf) -> bool:
 
 
 def _verified(shelf: Shelf, entries: Sequence[ObjectEntry]) -> tuple[ObjectFile, ...]:
-    files = []
-    for entry in entries:
-        assert entry.file is not None
-        shelf.reader.verify(entry.file)
-        files.append(entry.file)
-    return tuple(files)
+    files = tuple(map(_file, entries))
+    for file in files:
+        shelf.reader.verify(file)
+    return files
+
+
+def _file(entry: ObjectEntry) -> ObjectFile:
+    assert entry.file is not None
+    return entry.file

@@ -20,6 +20,7 @@ from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
 from halocline.objects import Shelf, write_data
 from halocline.objects.shelf import object_id, object_key
+from halocline.read import mask
 from halocline.read.duck import Duck, as_schema
 from halocline.read.plan import NONE
 from halocline.read.prune import compile_where
@@ -58,13 +59,17 @@ def duck(tmp_path: Path) -> Iterator[Duck]:
     duck.close()
 
 
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("way", ["remote", "join", "bits", "listed"])
 @pytest.mark.parametrize("kind", KEYED)
 @pytest.mark.parametrize("seed", seeds(1, 20))
 def test_r03_duckdb_sees_the_rows_of_every_snapshot(
-    kind: str, seed: int, local: bool, tmp_path: Path, duck: Duck
+    kind: str, seed: int, way: str, tmp_path: Path, duck: Duck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiers = Tiers(seed, kind)
+    local = way != "remote"
+    if way in ("bits", "listed"):
+        monkeypatch.setattr(mask, "ROWS_MIN", 1)
+        monkeypatch.setattr(mask, "LISTED_MAX", 0 if way == "bits" else 64)
     if local:
         on_disk(tiers, tmp_path)
     for _ in range(20):
@@ -111,6 +116,27 @@ def test_projection_and_filter_reach_every_scan(tmp_path: Path, duck: Duck) -> N
     assert len(re.findall(r"Join Type: (RIGHT_)?ANTI", shown)) == 2
     assert not re.search(r"Projections: [^│]*\bid\b", shown), "a column that nobody asked for"
     assert duck.query("select count(*) as n from t", [], {"t": source}).num_rows == 1
+
+
+def test_filters_reach_a_scan_behind_a_mask(
+    tmp_path: Path, duck: Duck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask, "ROWS_MIN", 1)
+    tiers = on_disk(Tiers(1, "int"), tmp_path)
+    # More than one file: the statistics of a single one would decide about the filter.
+    while not (masks := (source := source_at(tiers.live, tiers.ts)).masks) or not all(
+        len(found.entries) > 1 for found in masks
+    ):
+        tiers.step()
+    assert not source.dirty
+    source = replace(source, clean=(), late=(), memory=tiers.schema.to_table([]))
+    text = "explain select name from t where n < 50"
+    (shown,) = duck.query(text, [], {"t": source}).column("explain_value").to_pylist()
+    assert shown.count("READ_PARQUET") == len(source.masks)
+    assert shown.count("Filters:") == len(source.masks)
+    # With a second condition it would be hashed.
+    conditions = re.findall(r"Conditions: ([^│]*?) *│", shown)
+    assert conditions == ["(_rowid // 64) = _word"] * len(masks), shown
 
 
 def test_a_clean_table_is_read_without_a_join(tmp_path: Path, duck: Duck) -> None:
