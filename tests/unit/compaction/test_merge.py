@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from halocline.compaction import merge as merging
 from halocline.compaction.merge import dropper, merge, sort_rows
-from halocline.compaction.rewrite import cut
+from halocline.compaction.runs import cut
 from halocline.errors import CorruptionError
 from halocline.objects import ObjectFile, Pool, Reader, write_data
 from halocline.objects.columns import ROWID
