@@ -40,6 +40,7 @@ from halocline.batches import int64_values
 from halocline.config import MIB
 from halocline.objects import ObjectFile, Reader
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID, Order, is_composite
+from halocline.objects.directory import Directory
 from halocline.objects.keybytes import key_bytes
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask
@@ -74,7 +75,7 @@ class Cursor:
     ) -> None:
         with reader.tail(file) as tail:
             # Kept: the pool may be smaller than the tails of all objects that are merged.
-            self._directory = tail.directory
+            self._directory: Directory = tail.directory
         self._reader, self._file, self._schema = reader, file, schema
         self._columns = columns
         self._hidden = hidden_columns(schema, whole=columns is None)
