@@ -51,6 +51,7 @@ SLAB_ROWS: Final = 262_144
 SLAB_BYTES: Final = 128 * MIB
 PIECE_BYTES: Final = 2 * MIB
 """Most bytes of file that a cursor reads at once, if that is more than one block."""
+_BLOCKS_MANY: Final = 64
 _WORDS: Final = frozenset(["int", "time", "timestamp", "timestamptz"])
 """Kinds whose keys are 64-bit numbers with the sign bit flipped."""
 _PLAIN: Final = _WORDS | {"date"}
@@ -79,6 +80,7 @@ class Cursor:
         self._reader, self._file, self._schema = reader, file, schema
         self._columns = columns
         self._hidden = hidden_columns(schema, whole=columns is None)
+        self._names = sorted_by(schema, file.stats.order)
         per_row = max(1, file.stats.size_bytes // max(1, file.stats.rows))
         rows = max(1, min(piece_rows, PIECE_BYTES // per_row))
         self._blocks = max(1, rows // self._directory.block_rows)
@@ -105,17 +107,27 @@ class Cursor:
         self._row = min(stop, self._stop)
         return self._rows(range(start, self._row), self._columns, self._hidden)
 
+    def key_at(self, row: int) -> bytes:
+        """The key of one row, as bytes; of one a few rows before it in a very large object."""
+        directory = self._directory
+        block = directory.block_of(row)
+        if directory.blocks >= _BLOCKS_MANY:
+            return directory.first_keys[block]
+        key: bytes = key_bytes(self._keys(range(row, row + 1)), self._names)[0].as_py()
+        return key
+
     def _row_at(self, key: bytes) -> int:
         """The first row whose key is not below this one."""
         directory = self._directory
         block = bisect_left(directory.first_keys, key) - 1
         if block < 0:
             return 0
-        names = sorted_by(self._schema, self._file.stats.order)
         start = directory.block_start(block)
         span = range(start, start + directory.block_size(block))
-        keys = [name for name in names if name != ROWID]
-        return start + _below(self._rows(span, keys, [ROWID]), names, key)
+        return start + _below(self._keys(span), self._names, key)
+
+    def _keys(self, span: range) -> Any:
+        return self._rows(span, [name for name in self._names if name != ROWID], [ROWID])
 
     def _rows(self, span: range, columns: Sequence[str] | None, hidden: Sequence[str]) -> Any:
         return self._reader.read(
@@ -142,21 +154,44 @@ def merge(
     drop: Drop | None = None,
     others: Sequence[Any] = (),
     slab_rows: int = SLAB_ROWS,
-    low: bytes = b"",
-    high: bytes | None = None,
 ) -> Iterator[Any]:
     """Slabs of the rows of these objects, with `_rowid` and `_commit_ts`.
 
     `columns` must hold the key; None means all. `others` are sorted tables in memory to go along.
-    With `low` and `high`, rows with low <= key < high alone, keys as order-preserving bytes.
     """
+    cursors = open_cursors(reader, files, schema, columns=columns, slab_rows=slab_rows)
     order = files[0].stats.order if files else "key"
     names = sorted_by(schema, order)
+    return merge_cursors(cursors, names, drop=drop, others=others, slab_rows=slab_rows)
+
+
+def open_cursors(
+    reader: Reader,
+    files: Sequence[ObjectFile],
+    schema: Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    slab_rows: int = SLAB_ROWS,
+    low: bytes = b"",
+    high: bytes | None = None,
+) -> list[Cursor]:
+    """A cursor for each object; with `low` and `high`, of the rows with low <= key < high alone."""
     piece_rows = max(1, slab_rows // max(1, len(files)))
-    cursors = [
+    return [
         Cursor(reader, file, schema, columns=columns, piece_rows=piece_rows, low=low, high=high)
         for file in files
     ]
+
+
+def merge_cursors(
+    cursors: Sequence[Cursor],
+    names: Sequence[str],
+    *,
+    drop: Drop | None = None,
+    others: Sequence[Any] = (),
+    slab_rows: int = SLAB_ROWS,
+) -> Iterator[Any]:
+    """Slabs of what the cursors read, sorted by the columns they are all sorted by."""
     held = _Held(slab_rows, [table for table in others if table.num_rows])
     while True:
         waiting = [cursor for cursor in cursors if cursor.next_key is not None]

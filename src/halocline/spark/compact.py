@@ -194,7 +194,8 @@ class _Rewriting:
             (run,) = runs
             objects = ceil(run.live_rows / (self._rows_max - self._rows_max // SPARE))
             count = max(ceil(objects / TASK_OBJECTS_MAX), min(objects, wanted))
-            parts = split(run, self._work.state.shelf.reader, min(count, TASKS_MAX))
+            state = self._work.state
+            parts = split(run, state.shelf.reader, state.schema, min(count, TASKS_MAX))
             return [[part] for part in parts]
         count = max(ceil(len(runs) / TASK_OBJECTS_MAX), min(len(runs), wanted))
         ordered = sorted(runs, key=lambda run: run.size_bytes, reverse=True)
@@ -242,5 +243,6 @@ def _share(run: Run, places: dict[str, int]) -> Share:
         low=run.low,
         high=run.high,
         live_rows=run.live_rows,
+        live_share=run.live_share,
         size_bytes=run.size_bytes,
     )

@@ -59,6 +59,7 @@ class Share:
     low: bytes
     high: bytes | None
     live_rows: int
+    live_share: float
     size_bytes: int
 
 
@@ -162,6 +163,7 @@ def _run_of(merging: Merging, share: Share) -> Run:
         low=share.low,
         high=share.high,
         live_rows=share.live_rows,
+        live_share=share.live_share,
         size_bytes=share.size_bytes,
     )
 
