@@ -54,7 +54,6 @@ ROOMS = (
 # room may import them, and they import no room.
 FRONT = {
     "__init__",
-    "__main__",
     "check",
     "database",
     "health",
@@ -283,6 +282,8 @@ def room(dotted: str) -> str | None:
     """The room that a dotted name lives in; None for common ground."""
     parts = dotted.split(".")
     first = parts[1] if len(parts) > 1 else "__init__"
+    if first == "__main__":
+        return "cli"
     if first in ROOMS:
         return first
     is_module = (PACKAGE / f"{first}.py").exists()

@@ -18,7 +18,7 @@ from halocline.checkpoint import CheckpointReport, Checkpoints, Collector, GcRep
 from halocline.checkpoint.load import find_damage
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot, list_snapshots
 from halocline.clock import Clock
-from halocline.compaction import Compactor, CompactReport, Gatherer
+from halocline.compaction import Compactor, CompactReport, Gatherer, Plan, Runner
 from halocline.compaction.pace import Pace
 from halocline.errors import CorruptionError, HaloclineError, UnavailableError
 from halocline.health import Health, examine
@@ -74,17 +74,20 @@ class Maintenance:
         assert self._mover is not None
         return self._mover.flush(self._states(table))
 
-    def compact(self, table: str | None = None) -> CompactReport:
+    def compact(
+        self, table: str | None = None, *, runner: Runner | None = None, plan: Plan | None = None
+    ) -> CompactReport:
         """Rewrite objects that overlap, are small or hold many ended rows; of one table, or of all.
 
         No transaction notices. Groups of objects above `compact_local_bytes` are left for Spark;
-        the report names them, and measures each table before and after.
+        the report names them, and measures each table before and after. `hs.compact` calls this
+        with a `runner` of its own.
         """
         self._owned()
         assert self._compactor is not None
         # What ends while it is being read must not be collected.
         with readable(self.path), self._core.pinned():
-            return self._compactor.run(self._states(table))
+            return self._compactor.run(self._states(table), runner, plan)
 
     def checkpoint(self) -> CheckpointReport:
         """Write the state of the database, so that the next opening has little log to read.

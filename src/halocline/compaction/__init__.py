@@ -2,14 +2,17 @@
 
 gather.py   what a planner may know of a table           (stats.py: the form, shape.py: measured)
 plan.py     which objects are rewritten together, pure
-rewrite.py  files of one group -> files                  (merge.py: one sorted stream out of many)
-run.py      job, rewrite, commit, again                  (report.py: what was done)
+rewrite.py  files of one group -> files                  (merge.py: one sorted stream out of many,
+            runs.py: live rows -> objects, shorten.py: tombstones that are left)
+run.py      job, rewrite, commit, again                  (runner.py: who rewrites, report.py: what
+            was done)
 """
 
 from halocline.compaction.gather import Gatherer, policy_of
 from halocline.compaction.plan import CompactPolicy, CompactReason, Group, Plan, plan_compaction
 from halocline.compaction.report import CompactReport
 from halocline.compaction.run import Compactor
+from halocline.compaction.runner import LocalRunner, Runner
 from halocline.compaction.shape import Shape, measure
 from halocline.compaction.stats import ObjectStats
 
@@ -20,8 +23,10 @@ __all__ = [
     "Compactor",
     "Gatherer",
     "Group",
+    "LocalRunner",
     "ObjectStats",
     "Plan",
+    "Runner",
     "Shape",
     "measure",
     "plan_compaction",

@@ -142,7 +142,10 @@ def _l0_ranges(shape: Shape) -> list[tuple[int, int]]:
     return [(start, end) for start, end in pages if start < end]
 
 
-def is_current(tier: Tier, ids: tuple[ObjectId, ...]) -> bool:
-    """Have none of these ended?"""
+def is_current(tier: Tier, ids: tuple[ObjectId, ...], ts: int = NEVER) -> bool:
+    """Have none of these ended, and were they all there at `ts`?"""
     entries = (tier.by_id.get(id) for id in ids)
-    return all(entry is not None and entry.deleted_at == NEVER for entry in entries)
+    return all(
+        entry is not None and entry.deleted_at == NEVER and entry.created_at <= ts
+        for entry in entries
+    )

@@ -9,10 +9,15 @@
 
 The cursor that holds everybody up is read next. A cursor can therefore have at most one piece that
 lies above the bound, so memory holds a slab and a piece for each object, whatever they weigh
-together. Rows that are not wanted any more are dropped before they are held.
+together. Rows that are not wanted any more are dropped before they are held. What is left over by
+one slab must grow by a quarter before the next is tried: many objects would otherwise be asked
+again for every piece that is read.
 
 Keys are compared as order-preserving bytes, but only at the ends of pieces; inside a slab the
 columns are sorted: those pieces are sorted already, which numpy's merge sort makes use of.
+
+A merge may be of a range of keys, low <= key < high. Each cursor finds its first and its last row
+by reading the keys of two blocks; ranges that meet share out the rows exactly, each to one.
 
 Invariants
 - Slabs ascend: the last key of one is not above the first of the next.
@@ -35,6 +40,7 @@ from halocline.batches import int64_values
 from halocline.config import MIB
 from halocline.objects import ObjectFile, Reader
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID, Order, is_composite
+from halocline.objects.directory import Directory
 from halocline.objects.keybytes import key_bytes
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask
@@ -45,14 +51,17 @@ SLAB_ROWS: Final = 262_144
 SLAB_BYTES: Final = 128 * MIB
 PIECE_BYTES: Final = 2 * MIB
 """Most bytes of file that a cursor reads at once, if that is more than one block."""
-_PLAIN: Final = frozenset(["int", "date", "time", "timestamp", "timestamptz"])
+_BLOCKS_MANY: Final = 64
+_WORDS: Final = frozenset(["int", "time", "timestamp", "timestamptz"])
+"""Kinds whose keys are 64-bit numbers with the sign bit flipped."""
+_PLAIN: Final = _WORDS | {"date"}
 
 Drop = Callable[[Int64Array], Mask]
 """Which of some RowIDs are not wanted."""
 
 
 class Cursor:
-    """Reads one sorted object from its first row to its last."""
+    """Reads one sorted object, or a range of its keys, from the first row to the last."""
 
     def __init__(
         self,
@@ -62,36 +71,72 @@ class Cursor:
         *,
         columns: Sequence[str] | None,
         piece_rows: int,
+        low: bytes = b"",
+        high: bytes | None = None,
     ) -> None:
         with reader.tail(file) as tail:
-            self._directory = tail.directory
+            # Kept: the pool may be smaller than the tails of all objects that are merged.
+            self._directory: Directory = tail.directory
         self._reader, self._file, self._schema = reader, file, schema
         self._columns = columns
         self._hidden = hidden_columns(schema, whole=columns is None)
+        self._names = sorted_by(schema, file.stats.order)
         per_row = max(1, file.stats.size_bytes // max(1, file.stats.rows))
         rows = max(1, min(piece_rows, PIECE_BYTES // per_row))
         self._blocks = max(1, rows // self._directory.block_rows)
-        self._block = 0
+        self._row = self._row_at(low) if low else 0
+        self._stop = self._directory.rows if high is None else self._row_at(high)
+
+    @property
+    def rows(self) -> int:
+        """Rows that have not been read."""
+        return max(0, self._stop - self._row)
 
     @property
     def next_key(self) -> bytes | None:
-        """The first key that has not been read; None at the end."""
-        keys = self._directory.first_keys
-        return keys[self._block] if self._block < len(keys) else None
+        """No row that has not been read has a lower key than this; None at the end."""
+        if self._row >= self._stop:
+            return None
+        return self._directory.first_keys[self._directory.block_of(self._row)]
 
     def read(self) -> Any:
         """The next rows, as a pa.Table."""
+        directory, start = self._directory, self._row
+        block = directory.block_of(start) + self._blocks
+        stop = directory.rows if block >= directory.blocks else directory.block_start(block)
+        self._row = min(stop, self._stop)
+        return self._rows(range(start, self._row), self._columns, self._hidden)
+
+    def key_at(self, row: int) -> bytes:
+        """The key of one row, as bytes; of one a few rows before it in a very large object."""
         directory = self._directory
-        start = directory.block_start(self._block)
-        self._block = min(self._block + self._blocks, directory.blocks)
-        done = self._block == directory.blocks
-        stop = directory.rows if done else directory.block_start(self._block)
+        block = directory.block_of(row)
+        if directory.blocks >= _BLOCKS_MANY:
+            return directory.first_keys[block]
+        key: bytes = key_bytes(self._keys(range(row, row + 1)), self._names)[0].as_py()
+        return key
+
+    def _row_at(self, key: bytes) -> int:
+        """The first row whose key is not below this one."""
+        directory = self._directory
+        block = bisect_left(directory.first_keys, key) - 1
+        if block < 0:
+            return 0
+        start = directory.block_start(block)
+        span = range(start, start + directory.block_size(block))
+        return start + _below(self._keys(span), self._names, key)
+
+    def _keys(self, span: range) -> Any:
+        return self._rows(span, [name for name in self._names if name != ROWID], [ROWID])
+
+    def _rows(self, span: range, columns: Sequence[str] | None, hidden: Sequence[str]) -> Any:
         return self._reader.read(
             self._file,
             self._schema,
-            columns=self._columns,
-            hidden=self._hidden,
-            rows=[range(start, stop)],
+            columns=columns,
+            hidden=hidden,
+            rows=[span],
+            directory=self._directory,
         )
 
 
@@ -114,29 +159,74 @@ def merge(
 
     `columns` must hold the key; None means all. `others` are sorted tables in memory to go along.
     """
+    cursors = open_cursors(reader, files, schema, columns=columns, slab_rows=slab_rows)
     order = files[0].stats.order if files else "key"
     names = sorted_by(schema, order)
+    return merge_cursors(cursors, names, drop=drop, others=others, slab_rows=slab_rows)
+
+
+def open_cursors(
+    reader: Reader,
+    files: Sequence[ObjectFile],
+    schema: Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    slab_rows: int = SLAB_ROWS,
+    low: bytes = b"",
+    high: bytes | None = None,
+) -> list[Cursor]:
+    """A cursor for each object; with `low` and `high`, of the rows with low <= key < high alone."""
     piece_rows = max(1, slab_rows // max(1, len(files)))
-    cursors = [
-        Cursor(reader, file, schema, columns=columns, piece_rows=piece_rows) for file in files
+    return [
+        Cursor(reader, file, schema, columns=columns, piece_rows=piece_rows, low=low, high=high)
+        for file in files
     ]
-    held: list[Any] = [table for table in others if table.num_rows]
+
+
+def merge_cursors(
+    cursors: Sequence[Cursor],
+    names: Sequence[str],
+    *,
+    drop: Drop | None = None,
+    others: Sequence[Any] = (),
+    slab_rows: int = SLAB_ROWS,
+) -> Iterator[Any]:
+    """Slabs of what the cursors read, sorted by the columns they are all sorted by."""
+    held = _Held(slab_rows, [table for table in others if table.num_rows])
     while True:
         waiting = [cursor for cursor in cursors if cursor.next_key is not None]
-        if _is_slab(held, slab_rows) or not waiting:
+        if held.is_slab or not waiting:
             bound = min(map(_next_key, waiting), default=None)
-            ready, held = _split(held, names, bound)
+            ready, rest = _split(held.tables, names, bound)
+            held = _Held(slab_rows, rest)
             if ready:
                 yield sort_rows(pa.concat_tables(ready), names)
         if not waiting:
             return
-        held.append(_kept(min(waiting, key=_next_key).read(), drop))
+        held.add(_kept(min(waiting, key=_next_key).read(), drop))
 
 
-def _is_slab(held: Sequence[Any], slab_rows: int) -> bool:
-    rows = sum(table.num_rows for table in held)
-    size = sum(table.nbytes for table in held)
-    return bool(rows >= slab_rows or size >= SLAB_BYTES)
+class _Held:
+    """Sorted tables that wait for their slab."""
+
+    def __init__(self, slab_rows: int, tables: Sequence[Any]) -> None:
+        self.tables: list[Any] = []
+        self._rows = self._bytes = 0
+        for table in tables:
+            self.add(table)
+        left = self._rows
+        self._rows_min = left + left // 4
+        self._slab_rows = slab_rows
+
+    def add(self, table: Any) -> None:
+        self.tables.append(table)
+        self._rows += table.num_rows
+        self._bytes += table.nbytes
+
+    @property
+    def is_slab(self) -> bool:
+        large = self._rows >= self._slab_rows or self._bytes >= SLAB_BYTES
+        return large and self._rows >= self._rows_min
 
 
 def _next_key(cursor: Cursor) -> bytes:
@@ -167,15 +257,21 @@ def _split(
 
 
 def _below(table: Any, names: Sequence[str], bound: bytes) -> int:
+    """How many rows of a sorted table have keys below the bound."""
+    count = int(table.num_rows)
+    if count and len(names) == 1 and kind(table.schema.field(names[0]).type) in _WORDS:
+        # Most keys are these, and the look takes 10 us instead of 500.
+        values = int64_values(table.column(names[0]).combine_chunks())
+        return int(np.searchsorted(values, int.from_bytes(bound, "big") - (1 << 63)))
     keys = table.select(list(names))
 
     def key_at(row: int) -> bytes:
         key: bytes = key_bytes(keys.slice(row, 1), names)[0].as_py()
         return key
 
-    if not table.num_rows or key_at(table.num_rows - 1) < bound:
-        return int(table.num_rows)
-    return bisect_left(range(table.num_rows), bound, key=key_at)
+    if not count or key_at(count - 1) < bound:
+        return count
+    return bisect_left(range(count), bound, key=key_at)
 
 
 def sorted_by(schema: Schema, order: Order) -> list[str]:

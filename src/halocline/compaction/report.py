@@ -16,6 +16,8 @@ class Done:
     job: Job | None
     """Which of the jobs of a three-level tree it was (K-01); None for tombstones alone."""
     commit_ts: int
+    tasks: int
+    """Tasks that Spark ran for it; 0 when this process did it."""
     objects_in: int
     objects_out: int
     rows_in: int
@@ -55,6 +57,14 @@ class TableCompaction:
     lost: int
     """Groups whose objects were ended by others meanwhile: another compaction, or TRUNCATE."""
 
+    @property
+    def bytes_read(self) -> int:
+        return sum(done.bytes_read for done in self.done)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(done.bytes_written for done in self.done)
+
     def __str__(self) -> str:
         before, after = self.before, self.after
         if not (self.done or self.deferred or self.too_large or self.lost):
@@ -67,6 +77,7 @@ class TableCompaction:
             f"  tombstones         {before.tombstones} -> {after.tombstones}",
             f"  dead rows          {before.dead_rows} -> {after.dead_rows}",
             f"  bytes              {before.size_bytes} -> {after.size_bytes}",
+            f"  read and written   {self.bytes_read} and {self.bytes_written} bytes",
         ]
         left = [("deferred", one) for one in self.deferred]
         left += [("left for Spark", one) for one in self.too_large]
@@ -79,7 +90,7 @@ class TableCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport:
-    """What `db.compact` did to each table."""
+    """What a compaction did to each table."""
 
     tables: tuple[TableCompaction, ...]
 
@@ -96,11 +107,11 @@ class CompactReport:
 
     @property
     def bytes_read(self) -> int:
-        return sum(done.bytes_read for table in self.tables for done in table.done)
+        return sum(table.bytes_read for table in self.tables)
 
     @property
     def bytes_written(self) -> int:
-        return sum(done.bytes_written for table in self.tables for done in table.done)
+        return sum(table.bytes_written for table in self.tables)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.tables)) or "no tables"

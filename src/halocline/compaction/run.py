@@ -1,15 +1,16 @@
 """Compaction, doing half: plan, rewrite, commit, until nothing is owed.
 
-    gather --> plan --> for each group: job --> files --> commit --> plan again
+    gather --> plan --> for each group: job --> a runner's files --> commit --> plan again
                           |                                 '-- lost: others ended an object of it
-                          '-- too large for this process, or waits for a tombstone object: left
+                          '-- too large for the runner, or waits for a tombstone object: left
 
 A compaction is a transaction that changes no row: it ends old objects and adds new ones in one
 commit. It never blocks users and never makes one of their commits fail; it can only lose itself,
 to a TRUNCATE or to another compaction of the same objects, and then leaves its files to GC.
 
 `claim` keeps jobs of this process apart: only one at a time may take an object. Two that did would
-find out at their commit, but one would have worked for nothing.
+find out at their commit, but one would have worked for nothing. A plan is made, and what it takes
+is claimed, in one turn; work that goes on elsewhere (Spark) then lets others have theirs.
 
 Invariants
 - A job drops rows by a snapshot that was visible before it began.
@@ -19,14 +20,15 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from threading import Event, Lock, RLock
 
-from halocline.compaction.gather import Gatherer, is_current, policy_of
-from halocline.compaction.plan import Group, Plan
+from halocline.compaction.gather import Gatherer, is_current
+from halocline.compaction.plan import CompactPolicy, Group, Plan
 from halocline.compaction.report import CompactReport, Done, Left, TableCompaction
-from halocline.compaction.rewrite import Outcome, Rewriter
+from halocline.compaction.runner import LocalRunner, Runner, Work
 from halocline.compaction.shape import Shape, measure
+from halocline.compaction.shorten import Outcome
 from halocline.errors import HaloclineError, UnavailableError
 from halocline.ids import NEVER, ObjectId
 from halocline.rows.reshape import Reshape
@@ -40,16 +42,17 @@ ROUNDS_MAX = 64
 
 
 class Compactor:
-    """The local runner of one database. Safe to share between threads."""
+    """Plans and commits for every runner of one database. Safe to share between threads."""
 
     def __init__(self, core: Core, gatherer: Gatherer) -> None:
         assert core.committer is not None, "only the owner compacts"
         self._core = core
         self._committer: Committer = core.committer
         self._gatherer = gatherer
+        self._local = LocalRunner(core.options)
         self._lock = Lock()
         self._turn = RLock()
-        """One who compacts at a time; `claim` is for jobs beside this runner."""
+        """One who compacts here at a time; `claim` is for jobs beside it."""
         self._busy: set[ObjectId] = set()
         self._stopping = Event()
 
@@ -57,17 +60,25 @@ class Compactor:
         """Break off what runs, in this thread or in others: the database is being closed."""
         self._stopping.set()
 
-    def run(self, states: Sequence[TableState]) -> CompactReport:
-        """Bring tables into shape, as far as that can be done here.
+    def run(
+        self,
+        states: Sequence[TableState],
+        runner: Runner | None = None,
+        plan: Plan | None = None,
+    ) -> CompactReport:
+        """Bring tables into shape, as far as the runner can; this process, unless one is given.
 
-        Waits for a group that the background has begun: whoever asks wants the result.
+        Waits for a group that the background has begun: whoever asks wants the result. With `plan`
+        exactly its groups are carried out, once.
         """
         done: list[TableCompaction] = []
         trouble: HaloclineError | None = None
-        with self._turn:
+        chosen = runner or self._local
+        # Work that is done elsewhere must not keep small groups waiting here.
+        with self._turn if chosen.name == "local" else nullcontext():
             for state in states:
                 try:
-                    done.append(self._table(state))
+                    done.append(self._table(state, chosen, plan))
                 except HaloclineError as error:  # the other tables are not to suffer for it
                     trouble = trouble or error
         if trouble is not None:
@@ -80,8 +91,9 @@ class Compactor:
             return False  # somebody is at it
         try:
             with self._core.pinned() as ts:
-                small, _ = self._fitting(self._plan(state, ts))
-                return any(self._group(state, group, ts) is not None for group in small)
+                plan = self._plan(state, ts, self._local.policy(state))
+                small = [group for group in plan.groups if not self._local.why_not(group)]
+                return any(self._claimed(state, group, ts) is not None for group in small)
         finally:
             self._turn.release()
 
@@ -99,69 +111,73 @@ class Compactor:
                 with self._lock:
                     self._busy.difference_update(ids)
 
-    def _plan(self, state: TableState, ts: int) -> Plan:
+    def _plan(self, state: TableState, ts: int, policy: CompactPolicy) -> Plan:
         if state.dropped_at != NEVER or not state.shape.tier:
             return Plan(groups=(), deferred=())
-        policy = policy_of(state, self._core.options)
         return self._gatherer.plan(state, ts, policy, frozenset(self._busy))
 
-    def _fitting(self, plan: Plan) -> tuple[list[Group], list[Group]]:
-        """Groups that may be rewritten here, and those that are too large."""
-        limit = self._core.options.compact_local_bytes
-        small = [group for group in plan.groups if group.size_bytes <= limit]
-        return small, [group for group in plan.groups if group.size_bytes > limit]
-
-    def _table(self, state: TableState) -> TableCompaction:
+    def _table(self, state: TableState, runner: Runner, given: Plan | None) -> TableCompaction:
         before, done, lost = self._measure(state), list[Done](), 0
-        for _ in range(ROUNDS_MAX):
-            with self._core.pinned() as ts:
-                plan = self._plan(state, ts)
-                small, large = self._fitting(plan)
-                results = [self._group(state, group, ts) for group in small]
+        for _ in range(ROUNDS_MAX if given is None else 1):
+            with ExitStack() as held:
+                with self._turn:
+                    ts = held.enter_context(self._core.pinned())
+                    plan = given or self._plan(state, ts, runner.policy(state))
+                    mine = [group for group in plan.groups if not runner.why_not(group)]
+                    free = [held.enter_context(self.claim(taken(group))) for group in mine]
+                results = [
+                    self._group(state, group, ts, runner) if is_free else None
+                    for group, is_free in zip(mine, free, strict=True)
+                ]
             done += [result for result in results if result is not None]
             lost += results.count(None)
-            if not small:
+            if not mine:
                 break
+        left = [(group, runner.why_not(group)) for group in plan.groups]
         return TableCompaction(
             name=state.entry.name,
             before=before,
             after=self._measure(state),
             done=tuple(done),
             deferred=tuple(Left.of(group, _WAITS) for group in plan.deferred),
-            too_large=tuple(Left.of(group, self._above_limit()) for group in large),
+            too_large=tuple(Left.of(group, why) for group, why in left if why),
             lost=lost,
         )
-
-    def _above_limit(self) -> str:
-        limit = self._core.options.compact_local_bytes
-        return f"larger than compact_local_bytes, {limit}"
 
     def _measure(self, state: TableState) -> Shape:
         with self._core.pinned() as ts:
             return measure(self._gatherer.stats(state, state.shape.tier, ts))
 
-    def _group(self, state: TableState, group: Group, ts: int) -> Done | None:
-        """Rewrite and commit one group; None when others were faster."""
-        taken = group.inputs + group.tombstones
-        with self.claim(taken) as free:
-            tier = state.shape.tier
-            if not free or not is_current(tier, taken):
-                return None
-            committer = self._committer
-            job = start_job(committer, state)
-            try:
-                rewriter = Rewriter(state, tier, ts, job.job_id, self._core.options)
-                outcome = rewriter.run(group, go_on=self._check_running)
-                commit_ts = self._commit(state, outcome, job.job_id, taken)
-            except BaseException as error:
-                give_up(committer, [job])
-                if isinstance(error, OSError):
-                    raise UnavailableError(f"compaction cannot write: {error}") from error
-                raise
-            if not commit_ts:
-                give_up(committer, [job])
-                return None
-            return _done(group, outcome, commit_ts)
+    def _claimed(self, state: TableState, group: Group, ts: int) -> Done | None:
+        with self.claim(taken(group)) as free:
+            return self._group(state, group, ts, self._local) if free else None
+
+    def _group(self, state: TableState, group: Group, ts: int, runner: Runner) -> Done | None:
+        """Rewrite and commit one group that has been claimed; None when others were faster."""
+        tier = state.shape.tier
+        if not is_current(tier, taken(group), ts):
+            return None
+        committer = self._committer
+        job = start_job(committer, state)
+
+        def go_on() -> None:
+            self._check_running()
+            runner.go_on()
+
+        try:
+            go_on()
+            work = Work(state=state, tier=tier, ts=ts, job_id=job.job_id, group=group, go_on=go_on)
+            outcome = runner.rewrite(work)
+            commit_ts = self._commit(state, outcome, job.job_id, taken(group))
+        except BaseException as error:
+            give_up(committer, [job])
+            if isinstance(error, OSError):
+                raise UnavailableError(f"compaction cannot write: {error}") from error
+            raise
+        if not commit_ts:
+            give_up(committer, [job])
+            return None
+        return _done(group, outcome, commit_ts)
 
     def _check_running(self) -> None:
         if self._stopping.is_set():
@@ -180,11 +196,17 @@ class Compactor:
 _WAITS = "needs a tombstone object that another job has taken"
 
 
+def taken(group: Group) -> tuple[ObjectId, ...]:
+    """All objects that a group reads and may end."""
+    return group.inputs + group.tombstones
+
+
 def _done(group: Group, outcome: Outcome, commit_ts: int) -> Done:
     return Done(
         reason=group.reason,
         job=group.job,
         commit_ts=commit_ts,
+        tasks=outcome.tasks,
         objects_in=len(group.inputs) + len(group.tombstones),
         objects_out=len(outcome.created),
         rows_in=outcome.rows_in,

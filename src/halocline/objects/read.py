@@ -124,16 +124,21 @@ class Reader:
         columns: Sequence[str] | None = None,
         hidden: Sequence[str] = _HIDDEN,
         rows: Sequence[range] | None = None,
+        directory: Directory | None = None,
     ) -> Any:
         """Columns of today's schema by name, then hidden ones, as a pa.Table in file order.
 
         `rows` are ascending ranges of row numbers that do not overlap; blocks without any of them
-        are not read.
+        are not read. `directory`: the file's, from whoever has kept it.
         """
-        parts = list(self.scan(file, schema, columns=columns, hidden=hidden, rows=rows))
+        wanted = _wanted(schema, columns, hidden)
+        if directory is not None:
+            parts = list(self._groups(file, directory, wanted, rows))
+        else:
+            parts = list(self.scan(file, schema, columns=columns, hidden=hidden, rows=rows))
         if parts:
             return pa.concat_tables(parts)
-        return _arrow(_wanted(schema, columns, hidden)).empty_table()
+        return _arrow(wanted).empty_table()
 
     def scan(
         self,
@@ -147,12 +152,20 @@ class Reader:
         """The same, a row group at a time."""
         wanted = _wanted(schema, columns, hidden)
         with self.tail(file) as tail:
-            directory = tail.directory
-            for group in range(len(directory.group_rows)):
-                blocks = _blocks_of(directory, group, rows)
-                if blocks:
-                    table = self.blocks(file, directory, blocks, wanted)
-                    yield table if rows is None else _cut(directory, table, blocks, rows)
+            yield from self._groups(file, tail.directory, wanted, rows)
+
+    def _groups(
+        self,
+        file: ObjectFile,
+        directory: Directory,
+        wanted: Sequence[Column],
+        rows: Sequence[range] | None,
+    ) -> Iterator[Any]:
+        for group in range(len(directory.group_rows)):
+            blocks = _blocks_of(directory, group, rows)
+            if blocks:
+                table = self.blocks(file, directory, blocks, wanted)
+                yield table if rows is None else _cut(directory, table, blocks, rows)
 
     def take(
         self,

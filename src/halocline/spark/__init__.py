@@ -5,13 +5,17 @@
     pins.py      snapshots a session still reads          lease.py   rows that are in no object
     load.py      write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
+    compact.py   compaction, from the driver's side       merging.py what an executor does in it
+    maintain.py  all that is owed, again and again        jobs.py    watched, and broken off
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.
 """
 
 from halocline.spark.attach import Views, attach
+from halocline.spark.compact import compact
 from halocline.spark.load import LoadReport, delete, load, update
+from halocline.spark.maintain import maintain
 from halocline.spark.pins import release
 from halocline.spark.scan import table
 from halocline.spark.session import session
@@ -20,8 +24,10 @@ __all__ = [
     "LoadReport",
     "Views",
     "attach",
+    "compact",
     "delete",
     "load",
+    "maintain",
     "release",
     "session",
     "table",

@@ -25,6 +25,8 @@ class Owner(Protocol):
 
     def flush(self, table: str | None = None) -> Any: ...
 
+    def compact(self, table: str | None = None, *, runner: Any = None, plan: Any = None) -> Any: ...
+
 
 def check_owner(db: object) -> Owner:
     """UsageError for anything that is not an open database."""

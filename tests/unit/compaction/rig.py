@@ -15,7 +15,8 @@ import pyarrow as pa
 from halocline.catalog import ObjectEntry
 from halocline.compaction.gather import Gatherer
 from halocline.compaction.plan import CompactPolicy, Plan
-from halocline.compaction.rewrite import Outcome, Rewriter
+from halocline.compaction.rewrite import Rewriter
+from halocline.compaction.shorten import Outcome
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.ended import snapshot_of
 from halocline.rows.reshape import Reshape

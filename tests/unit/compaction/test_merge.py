@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.compaction import merge as merging
-from halocline.compaction.merge import dropper, merge, sort_rows
-from halocline.compaction.rewrite import cut
+from halocline.compaction.merge import dropper, merge, open_cursors, sort_rows
+from halocline.compaction.runs import Run, cut, split, write_run
 from halocline.errors import CorruptionError
 from halocline.objects import ObjectFile, Pool, Reader, write_data
 from halocline.objects.columns import ROWID
@@ -121,3 +122,70 @@ def test_damage_stops_the_merge_and_names_the_file() -> None:
     with pytest.raises(CorruptionError) as caught:
         list(merge(heap.reader, heap.files, ORDERS))
     assert caught.value.path == key
+
+
+@given(keyed_tables(rows_max=60), st.integers(1, 4), st.integers(1, 6), st.randoms())
+def test_parts_of_a_run_share_out_the_rows_exactly(
+    made: tuple[Schema, Any], homes: int, parts: int, chance: Any
+) -> None:
+    schema, table = made
+    heap = Heap(schema)
+    home = np.array([chance.randrange(homes) for _ in range(table.num_rows)])
+    for part in range(homes):
+        heap.add(table.filter(pa.array(home == part)))
+    if not heap.files:
+        return
+    whole = Run(files=tuple(heap.files), live_rows=table.num_rows, live_share=1.0, size_bytes=1000)
+    runs = split(whole, heap.reader, schema, parts)
+    assert 1 <= len(runs) <= parts
+    asked: list[int] = []
+
+    def drop(rowids: Any) -> Any:
+        asked.extend(rowids.tolist())
+        return rowids % 7 == 0
+
+    numbers = itertools.count()
+    found = []
+    for run in runs:
+        for key, stats in write_run(
+            run,
+            heap.reader,
+            heap.objects,
+            schema,
+            drop=drop,
+            rows_max=16,
+            next_key=lambda: f"1/99-{next(numbers)}.parquet",
+            options=SMALL,
+        ):
+            assert stats.rows <= 16
+            found.append(heap.reader.read(ObjectFile(key, stats), schema))
+    assert sorted(asked) == sorted(table.column(ROWID).to_pylist()), "each row in one part"
+    wanted = sort_rows(table, list(schema.primary_key))
+    wanted = wanted.filter(pa.array(wanted.column(ROWID).to_numpy() % 7 != 0))
+    got = pa.concat_tables(found) if found else wanted.slice(0, 0)
+    assert same(rows_of(got.select(table.column_names)), rows_of(wanted))
+
+
+def test_parts_of_a_run_are_of_about_the_same_size() -> None:
+    """Objects of few blocks that all hold the same keys: the hard case."""
+    heap = Heap(ORDERS)
+    table = orders(6000)
+    for part in range(20):
+        heap.add(table.filter(pa.array(np.arange(6000) % 20 == part)))
+    whole = Run(files=tuple(heap.files), live_rows=6000, live_share=1.0, size_bytes=1000)
+    sizes = []
+    for run in split(whole, heap.reader, ORDERS, 7):
+        cursors = open_cursors(
+            heap.reader, run.files, ORDERS, columns=[], low=run.low, high=run.high
+        )
+        sizes.append(sum(cursor.rows for cursor in cursors))
+    assert sum(sizes) == 6000
+    assert max(sizes) < 1.25 * 6000 / 7
+    assert len(sizes) == 7
+
+
+@pytest.mark.parametrize("most", [0, 9, 12])
+def test_cut_puts_a_small_rest_into_the_last(most: int) -> None:
+    table = orders(20)
+    parts = [part.num_rows for part in cut([table.slice(0, 13), table.slice(13)], 8, most)]
+    assert parts == {0: [8, 8, 4], 9: [8, 8, 4], 12: [8, 12]}[most]

@@ -1,0 +1,91 @@
+"""`halocline`: the commands.
+
+    halocline health shop           rows and bytes per tier, and what is owed
+    halocline check shop            is every file what it should be?
+    halocline tables shop           names, rows, keys
+    halocline maintain shop         do what is owed, now and every minute; --once for cron
+
+All but `maintain` read: they work beside the process that has the database open for writing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import halocline as hc
+from halocline.cli.errors import TROUBLE, told
+from halocline.cli.upkeep import maintain as run_maintain
+from halocline.config import parse_duration
+from halocline.errors import UsageError
+from halocline.opening import local_files
+
+app = typer.Typer(
+    name="halocline",
+    help="Look after Halocline databases.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Place = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the database.")]
+
+
+@app.command()
+def maintain(
+    path: Place,
+    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
+    interval: Annotated[str, typer.Option(help="Rest between two rounds: 30s, 5m, 1h.")] = "1m",
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="Leave what is too large for this process.")
+    ] = False,
+    retention: Annotated[
+        str, typer.Option(help="How long old snapshots stay readable: what is older is collected.")
+    ] = "1d",
+) -> None:
+    """Move rows into objects, compact, fold tombstones, checkpoint, collect: whatever is owed.
+
+    Goes on until Ctrl-C. The database must not be open for writing elsewhere.
+    """
+    with told():
+        interval_s = parse_duration(interval)
+        if not interval_s:
+            raise UsageError("the interval must be longer than nothing")
+        local_files(path, read_only=True)  # a maintenance command must not make a database
+        with hc.open(path, retention=retention) as db:
+            code = run_maintain(db, interval_s=interval_s, once=once, spark=not no_spark)
+    raise typer.Exit(code)
+
+
+@app.command()
+def health(path: Place) -> None:
+    """Show rows and bytes per tier, the shape of all tables, and what maintenance is owed."""
+    with told(), hc.open(path, read_only=True) as db:
+        typer.echo(str(db.health()))
+
+
+@app.command()
+def check(path: Place) -> None:
+    """Verify every file of the database; ends with 1 when something is wrong."""
+    with told(), hc.open(path, read_only=True) as db:
+        problems = db.check()
+        for problem in problems:
+            typer.echo(problem)
+        if problems:
+            raise typer.Exit(TROUBLE)
+        typer.echo(f"{len(db.tables())} tables, no problems")
+
+
+@app.command()
+def tables(path: Place) -> None:
+    """List the tables: rows, primary key, columns."""
+    with told(), hc.open(path, read_only=True) as db:
+        shown = Table("table", "rows", "primary key", "columns", box=None, header_style="bold")
+        for name in db.tables():
+            table = db.table(name)
+            columns = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+            shown.add_row(name, f"{table.count():,}", ", ".join(table.primary_key), columns)
+        Console().print(shown, markup=False) if shown.rows else typer.echo("no tables")

@@ -1,0 +1,72 @@
+"""`halocline maintain`: rounds of maintenance, with Spark for large groups or without it.
+
+Without Spark (not installed, no Java, or not wanted) this process does all it can, and says what is
+left. SIGTERM ends the rounds as Ctrl-C does: service managers send it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from rich.console import Console
+
+from halocline import Database
+from halocline.cli.errors import TROUBLE, say
+from halocline.cli.show import Show
+from halocline.compaction import LocalRunner
+from halocline.errors import UnavailableError
+from halocline.upkeep import UpkeepReport, keep_up
+
+
+def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int:
+    """Run the rounds; returns the exit code."""
+    stop = Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    console = Console()
+    try:
+        with Show(console) as show:
+            if spark and _has_spark():
+                from halocline.spark import maintain as on_spark
+
+                report = on_spark(None, db, interval_s, once, progress=show, stop=stop)
+            else:
+                report = _here(db, interval_s, once, show, stop)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return _conclude(console, report)
+
+
+def _has_spark() -> bool:
+    try:
+        from halocline.spark.java import check_java
+    except ImportError:
+        say("Spark is not installed (pip install 'halocline[spark]'): large groups are left")
+        return False
+    try:
+        check_java()
+    except UnavailableError as error:
+        say(f"{error}; large groups are left")
+        return False
+    return True
+
+
+def _here(db: Database, interval_s: float, once: bool, show: Show, stop: Event) -> UpkeepReport:
+    def compact(
+        table: str | None, *, go_on: Callable[[], None], tasks: Callable[[int, int], None]
+    ) -> Any:
+        return db.compact(table, runner=LocalRunner(db.core.options, go_on))
+
+    return keep_up(db, compact, interval_s=interval_s, once=once, watch=show, stop=stop)
+
+
+def _conclude(console: Console, report: UpkeepReport) -> int:
+    for text in report.left:
+        console.print(f"still owed: {text}", markup=False, highlight=False, soft_wrap=True)
+    if report.stopped:
+        console.print("stopped; what was committed stays, the rest is done another time")
+    elif not report.left and not report.troubles:
+        console.print("nothing is owed")
+    return TROUBLE if report.troubles else 0

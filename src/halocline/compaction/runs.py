@@ -1,0 +1,182 @@
+"""Runs: the live rows of some objects, sorted, in objects of equal size.
+
+    Run(files, low, high) --merge, less what has ended--> rows in order --cut--> data objects
+
+A run is what is written in one go: by this process, or by one task of many, each with a range of
+the keys (`split`). Ranges that meet share out the rows, so tasks need not know of each other.
+
+Where to split is found by looking at a few keys of each object, each time at other places, so that
+objects of the same keys do not all give the same answer.
+
+Not here: which objects (plan.py), tombstones (shorten.py), entries and the commit (run.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.compaction.gather import OBJECT_BYTES_MAX
+from halocline.compaction.merge import SLAB_ROWS, Drop, merge_cursors, open_cursors, sorted_by
+from halocline.compaction.plan import Group
+from halocline.config import Options
+from halocline.objects import ObjectFile, ObjectStats, Reader, write_data
+from halocline.rows.tier import Tier
+from halocline.schema import Schema
+from halocline.store.objects import Objects
+
+SPARE: Final = 16
+"""How many rows of a range of keys have ended is not known exactly: its objects are planned this
+part of an object smaller than they may be, and a small rest goes into the last."""
+SAMPLED_FILES_MAX: Final = 64
+SAMPLES_PER_PART: Final = 32
+SAMPLES_MAX: Final = 64
+GOLDEN: Final = 0.6180339887
+"""Multiples of it are spread evenly over the fractions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Objects to be merged, or a range of their keys: low <= key < high, as bytes."""
+
+    files: tuple[ObjectFile, ...]
+    low: bytes = b""
+    high: bytes | None = None
+    live_rows: int
+    """Rows that will be left; of a range of keys, about so many."""
+    live_share: float
+    """Part of the rows that will be left."""
+    size_bytes: int
+    """About what the rows that will be left take."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.low and self.high is None
+
+    def object_rows(self, rows: int, rows_max: int) -> int:
+        """Rows of each output, so that none is over the limits and all are alike."""
+        live_rows = self.live_rows if self.is_whole else ceil(rows * self.live_share)
+        most = rows_max if self.is_whole else max(1, rows_max - rows_max // SPARE)
+        count = max(1, ceil(live_rows / most), ceil(self.size_bytes / OBJECT_BYTES_MAX))
+        return min(most, max(1, ceil(live_rows / count)))
+
+
+def runs_of(group: Group, tier: Tier) -> list[Run]:
+    """One run over all inputs, or one for each."""
+    files = [file_of(tier, id) for id in group.inputs]
+    if not (group.merge and files):
+        return [_run((file,), file.stats.rows) for file in files]
+    return [_run(tuple(files), group.live_rows)]
+
+
+def _run(files: tuple[ObjectFile, ...], live_rows: int) -> Run:
+    rows = sum(file.stats.rows for file in files)
+    size_bytes = sum(file.stats.size_bytes for file in files)
+    share = live_rows / rows
+    size_bytes = ceil(size_bytes * share)
+    return Run(files=files, live_rows=live_rows, live_share=share, size_bytes=size_bytes)
+
+
+def file_of(tier: Tier, object_id: int) -> ObjectFile:
+    """The file of an object that the tier knows."""
+    file = tier.by_id[object_id].file
+    assert file is not None, "an object without a file"
+    return file
+
+
+def split(run: Run, reader: Reader, schema: Schema, parts: int) -> list[Run]:
+    """The same rows in so many runs of about the same size, or in fewer."""
+    ends = _quantiles(_sample(run, reader, schema, parts), parts)
+    lows, highs = [b"", *ends], [*ends, None]
+    return [
+        replace(
+            run,
+            low=low,
+            high=high,
+            files=_meeting(run.files, low, high),
+            live_rows=ceil(run.live_rows / len(lows)),
+            size_bytes=ceil(run.size_bytes / len(lows)),
+        )
+        for low, high in zip(lows, highs, strict=True)
+    ]
+
+
+def _sample(run: Run, reader: Reader, schema: Schema, parts: int) -> dict[bytes, float]:
+    """Some keys, and how many rows each of them stands for."""
+    files = sorted(run.files, key=lambda file: (file.stats.key_min, file.stats.rowid_min))
+    files = files[:: ceil(len(files) / SAMPLED_FILES_MAX)]
+    count = min(SAMPLES_MAX, max(2, ceil(SAMPLES_PER_PART * parts / len(files))))
+    weights: dict[bytes, float] = {}
+    for number, cursor in enumerate(open_cursors(reader, files, schema, columns=[])):
+        shift = (number * GOLDEN) % 1.0
+        for place in range(count):
+            key = cursor.key_at(int((place + shift) / count * cursor.rows))
+            weights[key] = weights.get(key, 0.0) + cursor.rows / count
+    return weights
+
+
+def _quantiles(weights: Mapping[bytes, float], parts: int) -> list[bytes]:
+    keys = sorted(weights)
+    sums = np.cumsum([weights[key] for key in keys])
+    places = np.searchsorted(sums, sums[-1] * np.arange(1, parts) / parts)
+    return sorted({keys[place] for place in places.tolist()})
+
+
+def _meeting(files: Sequence[ObjectFile], low: bytes, high: bytes | None) -> tuple[ObjectFile, ...]:
+    """Files that may have rows of a range; all of them where rows are not sorted by key."""
+    return tuple(
+        file
+        for file in files
+        if file.stats.order != "key"
+        or (file.stats.key_max >= low and (high is None or file.stats.key_min < high))
+    )
+
+
+def write_run(
+    run: Run,
+    reader: Reader,
+    objects: Objects,
+    schema: Schema,
+    *,
+    drop: Drop,
+    rows_max: int,
+    next_key: Callable[[], str],
+    options: Options,
+) -> Iterator[tuple[str, ObjectStats]]:
+    """Write the objects of a run under the keys that `next_key` gives, one after the other."""
+    if not run.files:
+        return
+    slab_rows, order = min(SLAB_ROWS, rows_max), run.files[0].stats.order
+    cursors = open_cursors(
+        reader, run.files, schema, slab_rows=slab_rows, low=run.low, high=run.high
+    )
+    rows = run.object_rows(sum(cursor.rows for cursor in cursors), rows_max)
+    slabs = merge_cursors(cursors, sorted_by(schema, order), drop=drop, slab_rows=slab_rows)
+    for table in cut(slabs, rows, rows if run.is_whole else rows_max):
+        key = next_key()
+        yield key, write_data(objects, key, table, schema, order=order, options=options)
+
+
+def cut(slabs: Iterable[Any], rows: int, rows_max: int = 0) -> Iterator[Any]:
+    """The same rows in tables of exactly so many rows.
+
+    The last one has fewer, or more, up to `rows_max`, so that a small rest is not by itself.
+    """
+    most = max(rows, rows_max)
+    held: list[Any] = []
+    count = 0
+    for slab in slabs:
+        held.append(slab)
+        count += slab.num_rows
+        while count > most:
+            table = pa.concat_tables(held)
+            yield table.slice(0, rows)
+            held = [table.slice(rows)]
+            count -= rows
+    if count:
+        yield pa.concat_tables(held)

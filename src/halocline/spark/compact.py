@@ -1,0 +1,248 @@
+"""Compaction on Spark: one more runner of the planner, for all but small groups.
+
+    plan, job (compaction/) --> group --cut by key ranges--> tasks (merging.py) --> files, RowIDs
+                                                                                        |
+           one commit: old objects end, new ones come, tombstones shorter  <------------'
+
+Planning, claims, the rules for tombstones and the commit are those of `db.compact`: no user's
+transaction can fail for it, deletes and updates that commit meanwhile survive, and it loses to a
+TRUNCATE or to another compaction of the same objects. Groups can be larger here: a hundred
+overlapping objects become one sorted run in one go.
+
+Small groups are rewritten by this process, which takes less time than to start a job.
+
+Invariants
+- Every row of the inputs was written once or dropped once, before anything is committed.
+- A job that is killed leaves files that nobody refers to, and GC removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from pyspark.sql import SparkSession
+
+from halocline.compaction import CompactPolicy, CompactReport, Group, LocalRunner, Plan, policy_of
+from halocline.compaction.gather import object_rows_of
+from halocline.compaction.rewrite import ended_in
+from halocline.compaction.runner import Work
+from halocline.compaction.runs import SPARE, Run, runs_of, split
+from halocline.compaction.shorten import Outcome, Shortener, entry_of
+from halocline.config import GIB, MIB, Options
+from halocline.errors import CorruptionError, UsageError
+from halocline.objects import ObjectStats
+from halocline.rows.page import Int64Array
+from halocline.rows.state import TableState
+from halocline.spark.jobs import Progress, collect
+from halocline.spark.merging import (
+    FIRST_OF_DRIVER,
+    ORDINALS,
+    REPORT_SQL,
+    TASKS_MAX,
+    Merging,
+    Share,
+    run,
+)
+from halocline.spark.owner import check_writer
+from halocline.spark.session import prepare
+from halocline.spark.session import session as start_session
+
+LOCAL_BYTES_MAX: Final = 64 * MIB
+"""Groups up to this are rewritten in less time than a Spark job takes to start."""
+GROUP_BYTES_MAX: Final = 64 * GIB
+GROUP_OBJECTS_MAX: Final = 1024
+WAVES: Final = 2
+"""Tasks per core: one that is slow then holds up a half of the time, not all of it."""
+TASK_OBJECTS_MAX: Final = ORDINALS // 2
+"""A task may write some more than was planned for it."""
+_OPTIONS: Final = ("object_rows", "row_group_rows", "page_rows")
+
+
+def compact(
+    session: SparkSession | None,
+    db: Any,
+    table: str | None = None,
+    plan: Plan | CompactPolicy | None = None,
+    progress: Progress | None = None,
+) -> CompactReport:
+    """Rewrite what is out of shape, of one table or of all; small groups here, the rest on Spark.
+
+    `plan`: a policy instead of the usual one, or a plan of which exactly the groups are carried
+    out. `progress` is told how many tasks of a job are done, of how many. Without a session one is
+    started when it is needed.
+    """
+    owner = check_writer(db)
+    if session is not None:
+        prepare(session)
+    if plan is not None and not isinstance(plan, (Plan, CompactPolicy)):
+        raise UsageError(f"plan= takes a Plan or a CompactPolicy, not {type(plan).__name__}")
+    if isinstance(plan, Plan) and table is None:
+        raise UsageError("a plan is about one table: name it")
+    policy = plan if isinstance(plan, CompactPolicy) else None
+    runner = SparkRunner(owner.core.options, session, policy=policy, progress=progress)
+    given = plan if isinstance(plan, Plan) else None
+    report: CompactReport = owner.compact(table, runner=runner, plan=given)
+    return report
+
+
+class SparkRunner:
+    """Carries out groups on executors."""
+
+    name = "spark"
+
+    def __init__(
+        self,
+        options: Options,
+        session: SparkSession | None = None,
+        *,
+        policy: CompactPolicy | None = None,
+        progress: Progress | None = None,
+        go_on: Callable[[], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._session = session
+        self._policy = policy
+        self._progress = progress
+        self._local = LocalRunner(options, go_on)
+        self._local_bytes = min(options.compact_local_bytes, LOCAL_BYTES_MAX)
+
+    def policy(self, state: TableState) -> CompactPolicy:
+        if self._policy is not None:
+            return self._policy
+        return replace(
+            policy_of(state, self._options),
+            group_bytes_max=GROUP_BYTES_MAX,
+            group_objects_max=GROUP_OBJECTS_MAX,
+        )
+
+    def why_not(self, group: Group) -> str:
+        return ""
+
+    def go_on(self) -> None:
+        self._local.go_on()
+
+    def rewrite(self, work: Work) -> Outcome:
+        group = work.group
+        if group.size_bytes <= self._local_bytes or not group.inputs:
+            return self._local.rewrite(work)
+        if not work.state.shelf.root:
+            raise UsageError("the objects of this database are in memory: Spark cannot read them")
+        if self._session is None:
+            self._session = start_session()
+        return _Rewriting(self._session, self._options, work, self._progress).run()
+
+
+class _Rewriting:
+    """One group on Spark."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        options: Options,
+        work: Work,
+        progress: Progress | None,
+    ) -> None:
+        self._session, self._options = session, options
+        self._work, self._progress = work, progress
+        self._rows_max = object_rows_of(work.state, options)
+        self._files = sorted(
+            {
+                file.key: file for run in runs_of(work.group, work.tier) for file in run.files
+            }.values(),
+            key=lambda file: file.key,
+        )
+
+    def run(self) -> Outcome:
+        work, outcome = self._work, Outcome()
+        merging = self._merging()
+        dropped = self._join(self._collect(merging), outcome)
+        outcome.tasks = len(merging.shares)
+        outcome.bytes_read = sum(file.stats.size_bytes for file in self._files)
+        shortener = Shortener(
+            work.state, work.tier, work.job_id, self._options, work.go_on, FIRST_OF_DRIVER
+        )
+        shortener.run(work.group, dropped, outcome)
+        return outcome
+
+    def _merging(self) -> Merging:
+        work, options = self._work, asdict(self._options)
+        state = work.state
+        runs = runs_of(work.group, work.tier)
+        dead = [ended_in(run, state, work.tier, work.ts) for run in runs]
+        places = {file.key: place for place, file in enumerate(self._files)}
+        return Merging(
+            root=state.shelf.root,
+            schema=state.schema.to_wire(),
+            table_id=state.table_id,
+            job_id=work.job_id,
+            files=tuple((file.key, file.commit_ts, file.stats.to_wire()) for file in self._files),
+            dead=np.unique(np.concatenate(dead)).tobytes(),
+            shares=tuple(tuple(_share(run, places) for run in task) for task in self._tasks(runs)),
+            rows_max=self._rows_max,
+            options={name: options[name] for name in _OPTIONS},
+        )
+
+    def _tasks(self, runs: Sequence[Run]) -> list[list[Run]]:
+        """Runs, cut by key ranges where that makes more work for idle cores, dealt out to tasks."""
+        wanted = WAVES * self._session.sparkContext.defaultParallelism
+        if self._work.group.merge:
+            (run,) = runs
+            objects = ceil(run.live_rows / (self._rows_max - self._rows_max // SPARE))
+            count = max(ceil(objects / TASK_OBJECTS_MAX), min(objects, wanted))
+            state = self._work.state
+            parts = split(run, state.shelf.reader, state.schema, min(count, TASKS_MAX))
+            return [[part] for part in parts]
+        count = max(ceil(len(runs) / TASK_OBJECTS_MAX), min(len(runs), wanted))
+        ordered = sorted(runs, key=lambda run: run.size_bytes, reverse=True)
+        return [ordered[place::count] for place in range(count)]
+
+    def _collect(self, merging: Merging) -> list[Any]:
+        session, name = self._session, self._work.state.entry.name
+        told = session.sparkContext.broadcast(merging)
+        count = len(merging.shares)
+        try:
+            numbers = session.range(0, count, 1, count)
+            return collect(
+                numbers.mapInArrow(run(told), REPORT_SQL),
+                f"compaction of table {name!r}",
+                go_on=self._work.go_on,
+                progress=self._progress,
+            )
+        finally:
+            told.unpersist()
+
+    def _join(self, rows: Sequence[Any], outcome: Outcome) -> list[Int64Array]:
+        """Entries of what the tasks have written, and the RowIDs that they have dropped."""
+        for row in rows:
+            if row.kind == "damaged":
+                raise CorruptionError(row.text, bytes(row.content).decode())
+        work = self._work
+        for row in sorted(rows, key=lambda row: row.number):
+            if row.kind == "data":
+                wire = msgspec.msgpack.decode(bytes(row.content), strict=False)
+                stats = ObjectStats.from_wire(wire)
+                entry = entry_of(work.state, work.job_id, row.number, stats, work.group.level)
+                outcome.created.append(entry)
+        dropped = [
+            np.frombuffer(bytes(row.content), np.int64) for row in rows if row.kind == "dropped"
+        ]
+        outcome.rows_in = sum(file.stats.rows for file in self._files)
+        kept = sum(entry.stats.rows for entry in outcome.created)
+        assert kept + sum(map(len, dropped)) == outcome.rows_in, "a row was lost on the way"
+        return dropped
+
+
+def _share(run: Run, places: dict[str, int]) -> Share:
+    return Share(
+        files=tuple(places[file.key] for file in run.files),
+        low=run.low,
+        high=run.high,
+        live_rows=run.live_rows,
+        live_share=run.live_share,
+        size_bytes=run.size_bytes,
+    )

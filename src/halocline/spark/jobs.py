@@ -1,0 +1,88 @@
+"""Jobs: run one Spark job so that it can be watched, and broken off.
+
+    rows --collect, in a thread with a job group of its own--> answer
+             caller: every fifth of a second: may it go on? how many tasks are done?
+
+The caller's thread never waits inside Java: Ctrl-C, a database that is being closed and a caller
+who has changed his mind end the job, on all executors, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from threading import Thread
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from halocline.errors import HaloclineError, UnavailableError
+
+LOOK_S: Final = 0.2
+REASON_CHARS: Final = 300
+Progress = Callable[[int, int], None]
+"""Tasks that are done, and all there are."""
+_numbers = count(1)
+
+
+def collect(
+    frame: DataFrame, what: str, *, go_on: Callable[[], None], progress: Progress | None = None
+) -> list[Any]:
+    """The rows of a DataFrame; UnavailableError when Spark fails, or whatever `go_on` raises."""
+    context = frame.sparkSession.sparkContext
+    group = f"halocline-{next(_numbers)}"
+    job = _Job(frame, group, what)
+    job.start()
+    try:
+        while job.is_alive():
+            job.join(LOOK_S)
+            go_on()
+            if progress is not None:
+                progress(*_tasks(context, group))
+    except BaseException:
+        context.cancelJobGroup(group)
+        job.join()
+        raise
+    if job.error is not None:
+        raise _unavailable(what, job.error) from job.error
+    return job.rows
+
+
+class _Job(Thread):
+    def __init__(self, frame: DataFrame, group: str, what: str) -> None:
+        super().__init__(name=group, daemon=True)
+        self._frame, self._group, self._what = frame, group, what
+        self.rows: list[Any] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            # A job group belongs to the thread, in Java as in Python.
+            self._frame.sparkSession.sparkContext.setJobGroup(self._group, self._what)
+            self.rows = self._frame.collect()
+        except BaseException as error:  # noqa: BLE001 the caller's thread raises it
+            self.error = error
+
+
+def _tasks(context: Any, group: str) -> tuple[int, int]:
+    tracker = context.statusTracker()
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            known = tracker.getStageInfo(stage)
+            if known is not None:
+                done += known.numCompletedTasks
+                total += known.numTasks
+    return done, total
+
+
+def _unavailable(what: str, error: BaseException) -> HaloclineError:
+    """What Spark says is a page of Java: its first line with words in it is the reason."""
+    text = error.getMessage() if isinstance(error, PySparkException) else None
+    java = getattr(error, "java_exception", None)
+    text = text or (java.getMessage() if java is not None else None) or str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = lines[0][:REASON_CHARS] if lines else type(error).__name__
+    return UnavailableError(f"{what}: the Spark job failed: {reason}")

@@ -1,0 +1,59 @@
+"""Maintenance with Spark: what `health()` says is owed, with large groups on executors.
+
+    hs.maintain(session, db, once=True)        one round, and what it did
+    hs.maintain(session, db, interval="1m")    until Ctrl-C, or until `stop` is set
+
+The rounds are those of upkeep.py; this file only brings the runner. Spark is started when the first
+group needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from halocline.config import parse_duration
+from halocline.spark.compact import SparkRunner
+from halocline.spark.owner import check_writer
+from halocline.spark.session import prepare
+from halocline.upkeep import UpkeepReport, Watch, keep_up
+
+
+def maintain(
+    session: SparkSession | None,
+    db: Any,
+    interval: str | float = "1m",
+    once: bool = False,
+    progress: Watch | None = None,
+    stop: Event | None = None,
+) -> UpkeepReport:
+    """Move, compact, fold tombstones, checkpoint and collect, by what `db.health()` says.
+
+    Goes on, `interval` after each round, until Ctrl-C or until `stop` is set; with `once`, one
+    round. `progress` is told what begins, what is done and how far a job of Spark is. Returns what
+    was done, what failed and what is still owed.
+    """
+    owner = check_writer(db)
+    interval_s = parse_duration(interval)
+    if session is not None:
+        prepare(session)
+    options = owner.core.options
+
+    def compact(
+        table: str | None, *, go_on: Callable[[], None], tasks: Callable[[int, int], None]
+    ) -> Any:
+        runner = SparkRunner(options, session, progress=tasks, go_on=go_on)
+        return owner.compact(table, runner=runner)
+
+    return keep_up(
+        db,
+        compact,
+        interval_s=interval_s,
+        once=once,
+        watch=progress,
+        stop=stop,
+        everywhere=True,
+    )
