@@ -59,6 +59,7 @@ FRONT = {
     "database",
     "health",
     "maintenance",
+    "membership",
     "opening",
     "table",
 }
