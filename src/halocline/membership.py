@@ -23,7 +23,7 @@ import weakref
 from itertools import count
 from pathlib import Path
 from threading import Lock as ThreadLock
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from halocline.checkpoint import Pins
 from halocline.checkpoint.pins import read_pins
@@ -151,6 +151,13 @@ class Membership(Maintenance):
         return Local(Answers(weakref.ref(self), sync=sync), Session(0, count(1)))
 
     # Following.
+
+    @property
+    def role(self) -> Literal["owner", "node", "reader"]:
+        """What this handle is at the moment: the owner, a compute node of it, or a reader."""
+        if self._reader is None:
+            return "owner"
+        return "reader" if self._link is None else "node"
 
     @property
     def visible_ts(self) -> int:
