@@ -152,10 +152,10 @@ class Database(Membership):
         if isolation != "snapshot":
             txn.record_reads()
         if checked is not None:
-            known = core.engine.tokens.find(checked)
-            if known and self._reader is None:
+            known = txn.core.engine.tokens.find(checked)
+            if known:
                 self._wait_visible(known)
-                txn.snapshot = max(txn.snapshot, self._log.visible_ts)
+                txn.snapshot = max(txn.snapshot, txn.core.newest_ts())
             txn.use_token(checked, known)
         return txn
 

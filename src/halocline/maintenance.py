@@ -63,6 +63,8 @@ class Maintenance:
     @property
     def floor(self) -> int:
         """The oldest timestamp that can still be read."""
+        if self._link is not None:
+            self._refresh()
         return self._core.engine.floor
 
     def flush(self, table: str | None = None) -> Moved:

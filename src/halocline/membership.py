@@ -173,7 +173,7 @@ class Membership(Maintenance):
     def _refresh(self) -> None:
         """Whoever is not the owner folds what the owner has published meanwhile."""
         reader = self._reader
-        if reader is None:
+        if reader is None or reader.is_current():
             return
         with readable(self.path):
             gone = reader.refresh()

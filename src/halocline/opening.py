@@ -214,11 +214,17 @@ class Reader:
     def visible_ts(self) -> int:
         return self.engine.last_ts
 
+    def is_current(self) -> bool:
+        """Is there nothing to fold? 0.7 us."""
+        return self._freed is not None and self._follower.is_current()
+
     def refresh(self) -> list[int]:
         """Fold everything that became durable since the last look; free what has expired.
 
         Returns the ids of tables that were forgotten.
         """
+        if self.is_current():
+            return []
         with self._lock:
             try:
                 for record in transactions(self._follower.poll(), self._parts):

@@ -167,7 +167,7 @@ class Answers:
 
     def _begin_ddl(self, owner: Owner, session: Session, request: BeginDdl) -> int:
         core = owner.core
-        if not core.engine.floor <= request.snapshot <= core.writing.log.visible_ts:
+        if not core.engine.floor <= request.snapshot <= core.engine.last_ts:
             raise SnapshotExpiredError(request.snapshot, core.engine.floor)
         return session.begin_ddl(core, request.snapshot)
 
@@ -192,6 +192,12 @@ class Answers:
     # Maintenance.
 
     def _command(self, owner: Owner, session: Session, request: Command) -> Any:
+        report = self._run(owner, request)
+        if self._sync:
+            owner.core.writing.sync()  # whoever asked must see what it has changed
+        return report
+
+    def _run(self, owner: Owner, request: Command) -> Any:
         argument = request.argument
         match request.name:
             case "flush":

@@ -22,14 +22,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Lock, RLock
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 import msgspec
 
 from halocline.clock import Clock
-from halocline.errors import ConflictError, HaloclineError, UnavailableError, UsageError
+from halocline.errors import (
+    ConflictError,
+    HaloclineError,
+    Outcome,
+    UnavailableError,
+    UsageError,
+)
 from halocline.node.answers import Answers
 from halocline.node.channel import Channel
 from halocline.node.endpoint import Endpoint, read_endpoint
@@ -48,7 +54,7 @@ from halocline.node.wire import (
     decode_reply,
 )
 
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 5
 """An owner that says nothing for so long is asked whether it is still there."""
 FIND_S: Final = 10.0
 """How long the owner is looked for, while the lock is held by somebody."""
@@ -85,6 +91,7 @@ class Link:
         self._take_over = take_over
         self._schema_of = schema_of
         self._idle: list[Channel] = []
+        self._all: WeakSet[Channel] = WeakSet()
         self._lock = Lock()
         self._turn = RLock()
         """One thread at a time looks for the owner."""
@@ -102,11 +109,8 @@ class Link:
         """Has nobody told us that the owner is gone? Costs a system call."""
         if self.local is not None:
             return True
-        try:
-            channel = self._idle[-1]
-        except IndexError:
-            return True
-        return channel.is_open()
+        with self._lock:  # nobody takes it meanwhile
+            return not self._idle or self._idle[-1].is_open()
 
     def wake(self) -> None:
         """Before work begins: if the owner is gone, find the next one, or become it."""
@@ -124,18 +128,16 @@ class Link:
             if channel is None:
                 continue
             try:
-                channel.send(request)
-            except OSError:
-                # It never arrived whole, so nothing has happened.
+                reply = self._exchange(channel, request)
+            except BaseException:
+                channel.close()
+                raise
+            if reply is None:
                 channel.close()
                 continue
-            try:
-                reply = self._receive(channel)
-            except OSError as error:
+            if isinstance(reply, int):
                 channel.close()
-                if isinstance(request, Commit):
-                    return self._resolve(request, error)
-                continue
+                return reply
             self._put(channel)
             if isinstance(reply, Failed):
                 raise from_wire(reply, self._schema_of)
@@ -150,28 +152,38 @@ class Link:
 
     # One request.
 
-    def _receive(self, channel: Channel) -> Reply:
-        """The reply. OSError when the connection ends; UnavailableError when nobody is awake."""
-        while not channel.wait(PATIENCE_S):
-            self._check_awake()
-        body = channel.receive(FRAME_BYTES_MAX)
-        if body is None:
-            raise ConnectionResetError("the owner is gone")
+    def _exchange(self, channel: Channel, request: Request) -> Reply | int | None:
+        """The reply; None when the owner is lost and the request may be sent to the next one."""
         try:
+            channel.send(request)
+        except OSError:
+            return None  # it never arrived whole, so nothing has happened
+        try:
+            body = self._await(channel, request)
+            if body is None:
+                raise ConnectionResetError("the owner is gone")
             reply: Reply = decode_reply(body)
-        except msgspec.MsgspecError as error:
-            raise ConnectionResetError(f"the owner sent nonsense: {error}") from error
+        except (OSError, msgspec.MsgspecError) as error:
+            return self._resolve(request, error) if isinstance(request, Commit) else None
         return reply
 
-    def _check_awake(self) -> None:
+    def _await(self, channel: Channel, request: Request) -> bytes | None:
+        while True:
+            try:
+                return channel.receive(FRAME_BYTES_MAX)
+            except BlockingIOError:
+                self._check_awake(request)
+
+    def _check_awake(self, request: Request) -> None:
         """A long request is fine as long as the owner greets others meanwhile."""
         try:
             self._put(self._connect(self._endpoint()))
-        except (OSError, NobodyError):
+        except (OSError, NobodyError, HaloclineError):
             text = f"process {self._pid} has {self._path} open and does not answer"
-            raise UnavailableError(text, outcome="unknown") from None
+            outcome: Outcome = "unknown" if isinstance(request, Commit) else "not_committed"
+            raise UnavailableError(text, outcome=outcome) from None
 
-    def _resolve(self, request: Commit, error: OSError) -> int:
+    def _resolve(self, request: Commit, error: Exception) -> int:
         """The answer to a commit was lost: its token tells what happened, if it has one."""
         if request.token is None:
             text = "the owner of the database was lost while it committed"
@@ -209,10 +221,8 @@ class Link:
             while self.local is None:
                 try:
                     return self._connect(self._endpoint())
-                except UsageError as error:
+                except (OSError, NobodyError, HaloclineError) as error:
                     refused: Exception = error
-                except (OSError, NobodyError) as error:
-                    refused = error
                 try:
                     self.local = self._take_over()
                     self.close_idle()
@@ -221,7 +231,7 @@ class Link:
                     if isinstance(refused, UsageError):
                         raise refused from None
                     late = self._clock.monotonic() >= until
-                    if not nobody.serves or late or isinstance(refused, TimeoutError):
+                    if not nobody.serves or late or isinstance(refused, BlockingIOError):
                         raise self._unavailable(nobody, refused) from None
                 self._clock.sleep(PAUSE_S)
             return None
@@ -240,11 +250,12 @@ class Link:
         return endpoint
 
     def _connect(self, endpoint: Endpoint) -> Channel:
-        """Say hello; OSError when nobody is there, TimeoutError when nobody answers."""
+        """Say hello; OSError when nobody is there, BlockingIOError when nobody answers."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = Channel(sock)
+        self._all.add(channel)
         try:
-            sock.settimeout(PATIENCE_S)
+            channel.limit(PATIENCE_S, PATIENCE_S)
             sock.connect(endpoint.socket)
             known = self._session if endpoint.epoch == self.epoch else 0
             channel.send(Hello(VERSION, endpoint.secret, os.getpid(), known))
@@ -254,7 +265,6 @@ class Link:
             welcome = _decode_greeting(body)
             if isinstance(welcome, Failed):
                 raise from_wire(welcome, self._schema_of)
-            sock.settimeout(None)
         except (HaloclineError, OSError):
             channel.close()
             raise
@@ -270,14 +280,14 @@ class Link:
         why = "it does not answer"
         if not nobody.serves:
             why = "close it there, or open it here with read_only=True"
-        elif not isinstance(refused, (TimeoutError, NobodyError)):
+        elif isinstance(refused, UnavailableError):
+            return refused
+        elif not isinstance(refused, (BlockingIOError, NobodyError)):
             why = f"it cannot be reached: {refused}"
         return UnavailableError(f"{self._path} is open for writing in {nobody.holder}; {why}")
 
     def abandon(self) -> None:
         """In a forked child: the connections stay the parent's."""
         self.closed = True
-        idle, self._idle = self._idle, []
-        for channel in idle:
-            with suppress(OSError):
-                channel.close()
+        for channel in list(self._all):
+            channel.close()

@@ -50,11 +50,13 @@ from halocline.node.wire import (
 )
 
 CONNECTIONS_MAX: Final = 256
-HELLO_S: Final = 5.0
+HELLO_S: Final = 5
 """How long a new connection may take to say who it is."""
-REPLY_S: Final = 60.0
+REPLY_S: Final = 60
 """How long a caller may take to read its answer."""
 STOP_S: Final = 600.0
+FORGOTTEN_S: Final = 2.0
+"""How long a request may take whose database was forgotten, or whose process is ending."""
 _logger = logging.getLogger("halocline")
 
 
@@ -94,9 +96,14 @@ class Service:
         )
         self._thread.start()
         write_endpoint(root, self._endpoint)
+        weakref.finalize(owner, self.stop, FORGOTTEN_S)
 
-    def stop(self) -> None:
-        """Take no more requests, finish those that were taken. The lock is still held."""
+    def stop(self, wait_s: float = STOP_S) -> None:
+        """Answer every request that has arrived whole, and no other. The lock is still held.
+
+        Shutting down the way in makes the next send of the other side fail, so whoever sent a
+        request knows whether it will be answered.
+        """
         if self._stopping:
             return
         self._stopping = True
@@ -111,7 +118,7 @@ class Service:
                 channel.sock.shutdown(socket.SHUT_RD)
         for _, thread in busy:
             if thread is not threading.current_thread():
-                thread.join(STOP_S)
+                thread.join(wait_s)
 
     def abandon(self) -> None:
         """In a forked child: the parent goes on listening."""
@@ -146,14 +153,12 @@ class Service:
     def _serve(self, channel: Channel) -> None:
         session: Session | None = None
         try:
-            channel.sock.settimeout(HELLO_S)
+            channel.limit(HELLO_S, REPLY_S)
             session = self._greet(channel)
-            while session is not None and not self._stopping:
-                channel.sock.settimeout(None)
+            while session is not None:  # a listener that stops has shut the way in: see `stop`
                 body = channel.receive(FRAME_BYTES_MAX)
                 if body is None:
                     break
-                channel.sock.settimeout(REPLY_S)
                 channel.send(self._reply(session, body))
         except OSError:
             pass  # they are gone, or do not speak our language
@@ -185,6 +190,7 @@ class Service:
             return None
         with self._lock:
             session = self._open_session(hello.session)
+        channel.limit(0, REPLY_S)
         channel.send(Welcome(session.number, self._endpoint.epoch, os.getpid()))
         return session
 

@@ -132,7 +132,7 @@ class Core:
             raise SnapshotExpiredError(snapshot, self.engine.floor)
         if snapshot < trimmed:
             raise ConflictError("what happened since the snapshot is not in memory any more")
-        if snapshot > self.writing.log.visible_ts:
+        if snapshot > self.engine.last_ts:  # folded; visible here perhaps a moment later
             raise UsageError(f"snapshot {snapshot} lies in the future")
 
     def begin_ddl(self, txn: Work) -> CatalogTxn:

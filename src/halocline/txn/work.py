@@ -68,6 +68,11 @@ class Work:
         else:
             core.pins[id(self)] = snapshot
 
+    @property
+    def core(self) -> Core:
+        """The state that this transaction sees."""
+        return self._core
+
     # Ending.
 
     def commit(self) -> int | None:
