@@ -58,6 +58,7 @@ FRONT = {
     "database",
     "health",
     "maintenance",
+    "membership",
     "opening",
     "table",
 }

@@ -71,6 +71,9 @@ class Options:
     """Bytes of log since the last checkpoint that make the next one."""
     background: bool = True
     """Move, checkpoint and collect in a thread of the owner; tests that count steps say no."""
+    serve: bool = True
+    """Let other processes of this machine read and write through the owner; without it they are
+    refused, and may only read."""
     async_sync_ms: int = 50
     """With durability="async": how often the log is synced."""
     log_buffer_bytes: int = 16 * MIB
@@ -90,9 +93,9 @@ class Options:
             if field.name == "token_retention":
                 parse_duration(value)
                 continue
-            if field.name == "background":
+            if field.name in ("background", "serve"):
                 if type(value) is not bool:
-                    raise UsageError(f"option background is True or False, not {value!r}")
+                    raise UsageError(f"option {field.name} is True or False, not {value!r}")
                 continue
             lowest = 0 if field.name in ("sql_threads", "bulk_rows") else 1
             if type(value) is not int or value < lowest:

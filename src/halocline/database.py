@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from halocline.checkpoint import Pins
 from halocline.checkpoint.snapshots import find_snapshot
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import Gatherer
@@ -27,23 +26,19 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.maintenance import Maintenance
-from halocline.objects import Shelf
+from halocline.membership import Membership
 from halocline.opening import (
     Reader,
     local_files,
-    lock_for_writing,
     readable,
-    reader_pins,
     shelf_for,
     spill_folder,
-    start_owner,
 )
 from halocline.read import Duck, read_changes
 from halocline.rows.tokens import check_token
-from halocline.store import Files, Lock, Objects
+from halocline.store import Files, Objects
 from halocline.table import Table
-from halocline.txn import Core, Transaction
+from halocline.txn import Transaction
 
 T = TypeVar("T")
 At = int | datetime | str
@@ -80,7 +75,7 @@ def open(
     )
 
 
-class Database(Maintenance):
+class Database(Membership):
     """An open database. Make one with `halocline.open`."""
 
     def __init__(
@@ -113,37 +108,10 @@ class Database(Maintenance):
         spill = "" if read_only else spill_folder(files)
         duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill)
         self._reader: Reader | None = None
-        self._lock: Lock | None = None
         self._gatherer = Gatherer()
-        with readable(path):
-            if read_only:
-                self._follow(options, duck, shelf)
-            else:
-                self._own(options, durability, duck, shelf)
-                self._maintain(memory_bytes // 4, retention_us)
+        self._shelf, self._duck = shelf, duck
+        self._enter(options, durability, memory_bytes // 4, retention_us)
         _OPEN.add(self)
-
-    def _follow(self, options: Options, duck: Duck, shelf: Shelf) -> None:
-        """Become one of many readers."""
-        pins = reader_pins(self._files, self._clock)
-        try:
-            self._reader = Reader(self._files, options, self._clock, shelf, pins)
-        except BaseException:
-            pins.close()
-            raise
-        self._core = Core(self._reader.engine, None, duck, self._clock, pins)
-
-    def _own(self, options: Options, durability: Durability, duck: Duck, shelf: Shelf) -> None:
-        """Become the one writer."""
-        self._lock = lock_for_writing(self._files, self.path, self._clock)
-        try:
-            started = start_owner(self._files, options, self._clock, durability, shelf)
-        except BaseException:
-            self._lock.release()
-            raise
-        committer, self._checkpoints = started
-        self._log = committer.log
-        self._core = Core(committer.engine, committer, duck, self._clock)
 
     def __repr__(self) -> str:
         return f"<Database {self.path}{' (closed)' if self._core.closed else ''}>"
@@ -171,12 +139,12 @@ class Database(Maintenance):
         core = self._core
         if core.closed:
             core.check_open()
-        if at is None and token is None and isolation == "snapshot" and self._reader is None:
+        if at is None and token is None and isolation == "snapshot" and not self.read_only:
             return self._begin_writing()
         if isolation not in ("snapshot", "serializable"):
             raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
         checked = None if token is None else check_token(token)
-        if self._reader is not None or at is not None:
+        if self.read_only or at is not None:
             if checked is not None:
                 raise UsageError("a token is for transactions that write, not for reading")
             return self._begin_reading(at)
@@ -184,10 +152,10 @@ class Database(Maintenance):
         if isolation != "snapshot":
             txn.record_reads()
         if checked is not None:
-            known = core.engine.tokens.find(checked)
+            known = txn.core.engine.tokens.find(checked)
             if known:
                 self._wait_visible(known)
-                txn.snapshot = max(txn.snapshot, self._log.visible_ts)
+                txn.snapshot = max(txn.snapshot, txn.core.newest_ts())
             txn.use_token(checked, known)
         return txn
 
@@ -296,29 +264,19 @@ class Database(Maintenance):
         """Finish what is in flight and let go of the directory. Closing twice is fine."""
         if self._core.closed:
             return
+        if self._service is not None:
+            self._service.stop()
         self._core.close(f"the database {self.path} is closed")
         _OPEN.discard(self)
-        try:
-            self._rest()
-            if self._reader is None:
-                committer = self._core.committer
-                assert committer is not None
-                try:
-                    if self._log.failed is None:
-                        committer.close_epoch()
-                finally:
-                    self._log.close()
-        finally:
-            self._core.duck.close()
-            if isinstance(self._core.pins, Pins):
-                self._core.pins.close()
-            if self._lock is not None:
-                self._lock.release()
+        self._leave()
 
     # Private.
 
     def _begin_writing(self) -> Transaction:
-        core, log = self._core, self._log
+        if self._reader is not None:
+            return self._begin_remote()
+        core = self._core
+        log = core.committer.log  # type: ignore[union-attr]  # of this very core: see _own
         txn = Transaction(core, log.visible_ts)
         while txn.snapshot < core.write_floor or txn.snapshot < core.engine.floor:
             # Trim or GC went on before it could see our pin: take a newer snapshot.
@@ -329,8 +287,9 @@ class Database(Maintenance):
         self._core.check_open()
         self._refresh()
         while True:
-            snapshot = self.visible_ts if at is None else self._resolve(at)
-            txn = Transaction(self._core, snapshot, read_only=True)
+            core = self._core
+            snapshot = core.newest_ts() if at is None else self._resolve(at)
+            txn = Transaction(core, snapshot, read_only=True)
             # The pin is published, now look at the floor: GC looks in the other order.
             try:
                 self._refresh()
@@ -372,15 +331,6 @@ class Database(Maintenance):
         while ts and not self._log.wait_visible(ts, 1.0):
             if self._log.failed is not None:
                 raise UnavailableError("the database stopped after an error: open it again")
-
-    def _forked(self) -> None:
-        """In a forked child: the parent keeps the database, this handle is dead."""
-        self._core.close("a forked child cannot use its parent's database: open it there")
-        if isinstance(self._core.pins, Pins):
-            self._core.pins.abandon()
-        if self._lock is not None:
-            self._lock.abandon()
-            self._lock = None
 
 
 _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()

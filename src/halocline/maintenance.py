@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any, cast
 
+from halocline.catalog.names import check_name
 from halocline.check import check_engine
 from halocline.checkpoint import CheckpointReport, Checkpoints, Collector, GcReport, Snapshot
 from halocline.checkpoint.load import find_damage
@@ -25,6 +27,8 @@ from halocline.health import Health, examine
 from halocline.ids import NEVER
 from halocline.log import Log, read_log
 from halocline.mover import Background, Moved, Mover
+from halocline.node import Link
+from halocline.node.wire import Command, CommandName
 from halocline.opening import Reader, readable
 from halocline.rows import TableState
 from halocline.store import Files
@@ -40,6 +44,8 @@ class Maintenance:
     _clock: Clock
     _core: Core
     _files: Files
+    _link: Link | None = None
+    """The way to the owner, of a handle that was not the owner when it opened."""
     _log: Log
     _merging: Background | None = None
     _mover: Mover | None = None
@@ -55,13 +61,10 @@ class Maintenance:
         return self._core
 
     @property
-    def visible_ts(self) -> int:
-        """The newest timestamp a transaction that begins now sees."""
-        return self._log.visible_ts if self._reader is None else self._reader.visible_ts
-
-    @property
     def floor(self) -> int:
         """The oldest timestamp that can still be read."""
+        if self._link is not None:
+            self._refresh()
         return self._core.engine.floor
 
     def flush(self, table: str | None = None) -> Moved:
@@ -70,6 +73,8 @@ class Maintenance:
         Nobody has to call it: the background moves rows when they are many or old. Returns how many
         rows and tombstones left memory, and how many objects of how many bytes were written.
         """
+        if (moved := self._elsewhere("flush", table, Moved)) is not None:
+            return cast(Moved, moved)
         self._owned()
         assert self._mover is not None
         return self._mover.flush(self._states(table))
@@ -83,6 +88,8 @@ class Maintenance:
         the report names them, and measures each table before and after. `hs.compact` calls this
         with a `runner` of its own.
         """
+        if (report := self._elsewhere("compact", table, CompactReport)) is not None:
+            return cast(CompactReport, report)
         self._owned()
         assert self._compactor is not None
         # What ends while it is being read must not be collected.
@@ -94,6 +101,8 @@ class Maintenance:
 
         Rows in memory are moved into objects first; log files that nobody needs are deleted.
         """
+        if (report := self._elsewhere("checkpoint", None, CheckpointReport)) is not None:
+            return cast(CheckpointReport, report)
         self._owned()
         assert self._checkpoints is not None
         with readable(self.path):
@@ -106,6 +115,8 @@ class Maintenance:
         other processes allow. Below it go: versions, dropped tables, ended objects; in any case
         the files that dead jobs have left, and log files behind the checkpoint.
         """
+        if (report := self._elsewhere("gc", None, GcReport)) is not None:
+            return cast(GcReport, report)
         self._owned()
         assert self._collector is not None
         with readable(self.path):
@@ -116,6 +127,9 @@ class Maintenance:
 
         Returns its timestamp; durable when it returns. AlreadyExistsError when the name is taken.
         """
+        check_name("snapshot", name)
+        if (ts := self._elsewhere("snapshot", name, int)) is not None:
+            return cast(int, ts)
         return keep_snapshot(self._owned(), name)
 
     def snapshots(self) -> list[Snapshot]:
@@ -126,14 +140,17 @@ class Maintenance:
 
     def drop_snapshot(self, name: str) -> None:
         """Forget a named snapshot; what only it held goes with the next GC. NotFoundError."""
-        drop_snapshot(self._owned(), name)
+        check_name("snapshot", name)
+        if self._elsewhere("drop_snapshot", name, bool) is None:
+            drop_snapshot(self._owned(), name)
 
     def health(self) -> Health:
         """Rows and bytes per tier, the shape of all tables, and what maintenance is owed and why.
 
         `print(db.health())` shows a table. Only statistics are read: `check` verifies files.
         """
-        self._core.check_open()
+        if (health := self._elsewhere("health", None, Health)) is not None:
+            return cast(Health, health)
         threads = [one for one in (self._background, self._merging) if one is not None]
         mover, collector, checkpoints = self._mover, self._collector, self._checkpoints
         with self._pinned() as ts, readable(self.path):
@@ -178,7 +195,7 @@ class Maintenance:
         """The table of that name, or all there are."""
         if table is None:
             return sorted(_living(self._core), key=lambda state: state.entry.name)
-        with Transaction(self._core, self.visible_ts, read_only=True) as txn:
+        with Transaction(self._core, self._core.newest_ts(), read_only=True) as txn:
             return [txn.changes_of(table).state]
 
     @contextmanager
@@ -193,15 +210,14 @@ class Maintenance:
                     return
 
     def _refresh(self) -> None:
-        """A read-only opener folds what the owner has published meanwhile."""
-        if self._reader is not None:
-            with readable(self.path):
-                gone = self._reader.refresh()
-            if self._core.engine is not self._reader.engine:
-                # Transactions that are open keep the old core, and with it the state they see.
-                self._core = self._core.renewed(self._reader.engine)
-            if gone:
-                self._core.forget(gone)
+        """Whoever is not the owner folds what the owner has published meanwhile."""
+
+    def _elsewhere(self, name: CommandName, argument: str | None, kind: Any) -> Any:
+        """Ask the owner, if that is another process; None if it is this one."""
+        self._core.check_open()
+        if self._link is None or self._reader is None:
+            return None
+        return self._link.ask(Command(name, argument), kind)
 
     def _maintain(self, l0_bytes: int, retention_us: int) -> None:
         """Start what keeps the database healthy while it is open for writing."""

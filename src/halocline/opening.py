@@ -41,6 +41,7 @@ from halocline.log import (
     transactions,
 )
 from halocline.log.replay import Parts
+from halocline.node import NobodyError
 from halocline.objects import Shelf
 from halocline.rows import EngineState
 from halocline.rows.tidy import tidy
@@ -103,17 +104,19 @@ def _root(path: str | os.PathLike[str]) -> Path:
     return Path(path).absolute()
 
 
-def lock_for_writing(files: Files, path: str, clock: Clock) -> Lock:
-    """The one writer's lock; UnavailableError that names the holder."""
-    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since_us": clock.wall_us()}
+def lock_for_writing(files: Files, clock: Clock, *, serve: bool) -> Lock:
+    """The one writer's lock; NobodyError that names the holder and says whether it serves."""
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since_us": clock.wall_us(),
+        "serve": serve,
+    }
     try:
         files.makedirs("log")
         return files.lock("LOCK", json.dumps(holder).encode())
     except LockedError as error:
-        raise UnavailableError(
-            f"{path} is open for writing in {_describe(error.holder)}; "
-            "close it there, or open it here with read_only=True"
-        ) from None
+        raise NobodyError(*_describe(error.holder)) from None
 
 
 def start_owner(
@@ -211,11 +214,17 @@ class Reader:
     def visible_ts(self) -> int:
         return self.engine.last_ts
 
+    def is_current(self) -> bool:
+        """Is there nothing to fold? 0.7 us."""
+        return self._freed is not None and self._follower.is_current()
+
     def refresh(self) -> list[int]:
         """Fold everything that became durable since the last look; free what has expired.
 
         Returns the ids of tables that were forgotten.
         """
+        if self.is_current():
+            return []
         with self._lock:
             try:
                 for record in transactions(self._follower.poll(), self._parts):
@@ -269,9 +278,10 @@ def tidy_all(engine: EngineState) -> None:
             trim(state, engine.last_ts, ThreadLock())
 
 
-def _describe(holder: bytes) -> str:
+def _describe(holder: bytes) -> tuple[str, bool]:
+    """Who has the lock, and whether it may be asked; one that has said nothing yet may."""
     try:
         facts = json.loads(holder)
-        return f"process {facts['pid']} on {facts['host']}"
+        return f"process {facts['pid']} on {facts['host']}", bool(facts["serve"])
     except (ValueError, KeyError, TypeError):
-        return "another process"
+        return "another process", True

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.model.histories import play
-from tests.model.twin import Disk, Memory
+from tests.model.twin import Disk, Memory, Nodes
 
 PER_SEED = 10
 LONG_PER_SEED = 8
@@ -60,8 +60,13 @@ def test_histories_on_real_files_equal_the_model(number: int) -> None:
     play_seed(number, Disk)
 
 
+@pytest.mark.parametrize("number", range(2000, 2002))
+def test_histories_through_a_compute_node_equal_the_model(number: int) -> None:
+    play_seed(number, Nodes)
+
+
 @pytest.mark.sim
-@pytest.mark.parametrize(("store", "share"), [(Memory, 1), (Disk, 10)])
+@pytest.mark.parametrize(("store", "share"), [(Memory, 1), (Disk, 10), (Nodes, 10)])
 def test_new_histories_equal_the_model(store: type[Memory | Disk], share: int) -> None:
     first = int(os.environ.get("HALOCLINE_SEED", secrets.randbits(40)))
     for number in range(first, first + SIM_SEEDS // share):

@@ -108,6 +108,15 @@ class Disk:
         shutil.rmtree(self._root)
 
 
+class Nodes(Disk):
+    """A directory that two handles have open: the owner's, and one that commits through it.
+
+    Slots take turns between them; all that is no transaction goes through the second.
+    """
+
+    durability = "sync"
+
+
 class Twin:
     """One database, twice."""
 
@@ -146,6 +155,8 @@ class Twin:
         self.slots: list[tuple[Transaction, Txn] | None] = [None] * SLOTS
         self.ended: list[Transaction] = []
         self.follower: Database | None = None
+        self.owner: Database | None = None
+        """The handle that owns the database, where that is not `db`."""
         self.contiguous = False
         """Whether the next commit must get the very next timestamp: not after an opening."""
         self.db = self._open()
@@ -155,7 +166,7 @@ class Twin:
     def begin(self, slot: int, *, serializable: bool = False, token: Any = None) -> None:
         self.end(slot)
         isolation = "serializable" if serializable else "snapshot"
-        txn = self.db.begin(isolation=isolation, token=token)
+        txn = self._handle(slot).begin(isolation=isolation, token=token)
         model = self.model.begin(serializable=serializable, token=token)
         self.slots[slot] = (txn, model)
         assert txn.snapshot == model.snapshot
@@ -169,7 +180,7 @@ class Twin:
                 return self.model.begin_at(self.model.named(at))
             return self.model.begin_at(at if isinstance(at, int) else self.model.ts_at(_us(at)))
 
-        found = self.agree(begin, lambda: self.db.begin(at=at), None)
+        found = self.agree(begin, lambda: self._handle(slot).begin(at=at), None)
         if found is not None:
             model, txn = found
             assert txn.snapshot == model.snapshot
@@ -433,10 +444,11 @@ class Twin:
         """What the background does when it looks once: what is due moves, the rest stays."""
 
         def look() -> None:
-            assert self.db._mover is not None
-            assert self.db._checkpoints is not None
-            self.db._mover.step()
-            self.db._checkpoints.step()
+            owner = self.owner or self.db
+            assert owner._mover is not None
+            assert owner._checkpoints is not None
+            owner._mover.step()
+            owner._checkpoints.step()
 
         self._upkeep(None, look)
 
@@ -555,6 +567,8 @@ class Twin:
                 self.compare_past(db)
                 self._check_nothing_is_left(db)
             db.close()
+            if self.owner is not None and not read_only:
+                self.owner.close()
 
     def abandon(self) -> None:
         """Let go of everything, also after a failure."""
@@ -606,15 +620,24 @@ class Twin:
 
     def _open(self, *, read_only: bool = False) -> Database:
         self.contiguous = self.contiguous and read_only
-        return Database(
-            self.store.files(),
-            "model",
-            read_only=read_only,
-            durability=self.store.durability,
-            retention=self.retention_s,
-            options=self.options,
-            clock=self.clock,
-        )
+
+        def handle() -> Database:
+            return Database(
+                self.store.files(),
+                "model",
+                read_only=read_only,
+                durability=self.store.durability,
+                retention=self.retention_s,
+                options=self.options,
+                clock=self.clock,
+            )
+
+        if isinstance(self.store, Nodes) and not read_only:
+            self.owner = handle()
+        return handle()
+
+    def _handle(self, slot: int) -> Database:
+        return self.db if self.owner is None or slot % 2 == 0 else self.owner
 
     def _close_all(self) -> None:
         follower, self.follower = self.follower, None
@@ -623,6 +646,9 @@ class Twin:
                 follower.close()
         finally:
             self.db.close()
+            owner, self.owner = self.owner, None
+            if owner is not None:
+                owner.close()
 
     def _put_away(self, slot: int) -> None:
         """The slot is free; the transaction is kept, to be misused later."""

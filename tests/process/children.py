@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import halocline
@@ -71,10 +72,10 @@ def _transfer(db: Any, output: int, number: int) -> None:
 # -- a child that answers ------------------------------------------------------------------------
 
 
-def owner(input: int, output: int, path: str, **arguments: Any) -> None:
+def owner(input: int, output: int, path: str, serve: bool = True, **arguments: Any) -> None:
     """Has the database open and does what it is asked to do."""
     try:
-        db = halocline.open(path, options=SMALL, **arguments)
+        db = halocline.open(path, options=replace(SMALL, serve=serve), **arguments)
     except HaloclineError as error:
         _say(output, {"error": type(error).__name__, "text": str(error)})
         return

@@ -122,6 +122,9 @@ class Placement:
     writer: Single = field(default_factory=Single)
     place: type[Still] = Still
     on_disk: bool = False
+    nodes: int = 0
+    """Handles beside the owner's that commit through it: session `a` is that of the first of them,
+    `b` of the second, and so on in turn."""
 
 
 EVERYWHERE = (
@@ -134,6 +137,15 @@ EVERYWHERE = (
         name="bulk-objects",
         options=_tiny(bulk_rows=0, object_rows_min=0),
         writer=ArrowByPredicate(),
+    ),
+    Placement(name="node", on_disk=True, nodes=1),
+    Placement(name="nodes-objects", on_disk=True, nodes=2, place=Flushed),
+    Placement(
+        name="nodes-bulk",
+        options=_tiny(bulk_rows=0, object_rows_min=0),
+        writer=ArrowByPredicate(),
+        on_disk=True,
+        nodes=2,
     ),
 )
 
@@ -162,6 +174,7 @@ class Player:
         self._files = FaultyFiles()
         self._place = placement.place(self._files)
         self._db = self._open()
+        self._nodes = self._join()
         self._sessions: dict[str, hc.Transaction] = {}
         self._names: dict[str, int | None] = {}
 
@@ -198,6 +211,8 @@ class Player:
 
     def close(self) -> None:
         self._place.settle()
+        for node in self._nodes:
+            node.close()
         self._db.close()
 
     # Verbs. Each returns what `=` is compared with.
@@ -206,7 +221,7 @@ class Player:
         if step.session in self._sessions:
             raise ScenarioFailure(f"{step}\n  session {step.session} is in a transaction already")
         args = step.args
-        self._sessions[step.session] = self._db.begin(
+        self._sessions[step.session] = self._database(step).begin(
             at=self._ts(step, args["at"]), isolation=args["isolation"], token=plain(args["token"])
         )
 
@@ -288,34 +303,35 @@ class Player:
         if step.session in self._sessions:
             txn = self._sessions[step.session]
             return int(txn.sql(f'select count(*) as n from "{table}"').column("n")[0].as_py())
-        return self._db.table(table).count(at=self._ts(step, step.args["at"]))
+        return self._database(step).table(table).count(at=self._ts(step, step.args["at"]))
 
     def _changes(self, step: Step) -> Rows:
         args = step.args
         since, until = self._ts(step, args["since"]), self._ts(step, args["until"])
-        events = self._db.changes(args["table"], since=since, until=until).to_pylist()
+        feed = self._database(step).changes(args["table"], since=since, until=until)
+        events = feed.to_pylist()
         # Commits come in order; inside one, what ends comes before what begins, in any order.
         events.sort(key=lambda event: (event["_commit_ts"], _begins(event), _cells(event)))
         return [{"_change": event["_change"], **_columns(event)} for event in events]
 
     def _mark(self, step: Step) -> None:
-        self._name(step.args["as"], self._db.visible_ts)
+        self._name(step.args["as"], self._database(step).visible_ts)
 
     def _reopen(self, step: Step) -> None:
         self._sessions.clear()
         self._reopen_database()
 
     def _flush(self, step: Step) -> None:
-        self._upkeep(self._db.flush)
+        self._upkeep(self._database(step).flush)
 
     def _compact(self, step: Step) -> None:
-        self._upkeep(self._db.compact)
+        self._upkeep(self._database(step).compact)
 
     def _checkpoint(self, step: Step) -> None:
-        self._upkeep(self._db.checkpoint)
+        self._upkeep(self._database(step).checkpoint)
 
     def _gc(self, step: Step) -> None:
-        self._upkeep(self._db.gc)
+        self._upkeep(self._database(step).gc)
 
     # Private.
 
@@ -330,12 +346,25 @@ class Player:
             return hc.open(self._path, options=options)
         return hc.Database(self._files, str(self._path), options=options)
 
+    def _join(self) -> list[hc.Database]:
+        """Handles that commit through the owner."""
+        options = self._placement.options
+        return [hc.open(self._path, options=options) for _ in range(self._placement.nodes)]
+
+    def _database(self, step: Step) -> hc.Database:
+        """The handle of a session; with more than one node the owner takes part as well."""
+        handles = self._nodes if len(self._nodes) == 1 else [*self._nodes, self._db]
+        return handles[sum(step.session.encode()) % len(handles)]
+
     def _reopen_database(self) -> None:
         self._place.settle()
-        assert not self._db.check()
-        self._db.close()
+        for database in [*self._nodes, self._db]:
+            assert not database.check()
+            database.close()
         self._db = self._open()
-        assert not self._db.check()
+        self._nodes = self._join()
+        for database in [*self._nodes, self._db]:
+            assert not database.check()
 
     @contextmanager
     def _txn(self, step: Step) -> Iterator[hc.Transaction]:
@@ -346,7 +375,7 @@ class Player:
                 raise ScenarioFailure(f"{step}\n  nothing commits here: `as` belongs to commit")
             yield current
             return
-        with self._db.begin() as txn:
+        with self._database(step).begin() as txn:
             yield txn
         self._name(step.args.get("as"), txn.commit_ts)
 

@@ -186,6 +186,10 @@ class CatalogTxn:
                 self._store.rollback()
                 self._commands = []
 
+    def abandon(self) -> None:
+        """`rollback` for a transaction that was dropped without a word: called at any moment."""
+        self.rollback()
+
     def _open(self) -> MetaTxn:
         if self._store.done:
             raise UsageError("this catalog transaction is over")

@@ -60,6 +60,8 @@ class Follower:
         self._files = files
         self._start_order = start_order
         self._page: PublishedPage | None = None
+        self._sequence = 0
+        """Of the position that the last poll has come to."""
         self._uuid = b""
         self._cursor: Cursor | None = None
         self._file: File | None = None
@@ -70,6 +72,10 @@ class Follower:
             self._uuid = after.uuid
             self._cursor = replace(after.tail, lsns=list(after.tail.lsns))
             self._start_order = after.next_order
+
+    def is_current(self) -> bool:
+        """Has nothing been published since the last poll came to its end? 0.4 us."""
+        return self._page is not None and self._page.sequence() == self._sequence
 
     def poll(self) -> Iterator[Entry]:
         """Entries that have become durable since. Afterwards visible_ts and epoch have moved on.
@@ -92,6 +98,7 @@ class Follower:
             raise LogGone(self._start_order) from error
         self.visible_ts = max(self.visible_ts, position.visible_ts)
         self.epoch = position.epoch
+        self._sequence = position.sequence
 
     @property
     def uuid(self) -> bytes:

@@ -27,6 +27,7 @@ from halocline.store import Files
 
 _BODY: Final = Struct("<16sQQQQQ")
 _PAGE: Final = Struct("<16sQQQQQIQ")
+_LAST: Final = Struct("<Q")
 _TRIES: Final = 100
 
 
@@ -83,6 +84,10 @@ class PublishedPage:
 
     def __init__(self, files: Files) -> None:
         self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=False)
+
+    def sequence(self) -> int:
+        """The number of the newest position that is whole: it changes with every other."""
+        return int(_LAST.unpack_from(self._page, _PAGE.size - _LAST.size)[0])
 
     def read(self) -> Published | None:
         """The position, or None if there is none that can be believed."""

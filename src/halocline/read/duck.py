@@ -95,6 +95,10 @@ class Duck:
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
+    def spill_into(self, folder: str) -> None:
+        """Another folder for what outgrows memory; before the first query."""
+        self._spill = folder
+
     def close(self) -> None:
         with self._lock:
             if self._instance is not None:
@@ -134,7 +138,7 @@ class Duck:
     def _start(self) -> duckdb.DuckDBPyConnection:
         instance = duckdb.connect(":memory:")
         if self._spill:  # DuckDB would let everybody look into it
-            Path(self._spill).mkdir(mode=0o700, exist_ok=True)
+            Path(self._spill).mkdir(mode=0o700, parents=True, exist_ok=True)
         instance.execute(f"set temp_directory={literal(self._spill)}")
         if self._folder:
             instance.execute(f"set allowed_directories=[{literal(self._folder)}]")

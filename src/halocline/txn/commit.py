@@ -53,6 +53,7 @@ from halocline.txn.rounds import ROUNDS_MAX, ReadRounds, Rounds, checks_of
 from halocline.txn.workspace import Single, TableChanges
 
 if TYPE_CHECKING:
+    from halocline.txn.jobs import Distant
     from halocline.txn.work import Work
 
 GROUP_COMMIT, GROUP_SYSTEM = 1, 3
@@ -70,6 +71,9 @@ def _untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
 
 class Committer:
     """The one place where commit timestamps are given out."""
+
+    distant: Distant | None = None
+    """Set where that place is in another process (node/remote.py)."""
 
     def __init__(self, engine: EngineState, log: Log, clock: Clock) -> None:
         self.engine = engine
@@ -210,6 +214,12 @@ class Committer:
                 raise
         log.wait(order)
         return commit_ts
+
+    def sync(self) -> None:
+        """All that was committed is durable when this returns, in async mode too."""
+        with self.lock:
+            order = self.log.places.here().order - 1
+        self.log.sync(order)
 
     def append_system(self, kind: int, payload: bytes) -> int:
         """Log one system node. Caller holds the commit lock and waits for the order afterwards."""

@@ -1,20 +1,27 @@
 """Core: what transactions need of their database, shared by all of them.
 
-A writer has a Committer; a read-only opener has none and follows the log instead.
+An owner has a Committer, a compute node one that asks the owner, a read-only opener none. Whoever
+is not the owner follows the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from halocline.catalog import Catalog, TableEntry
+from halocline.catalog import Catalog, CatalogTxn, TableEntry
 from halocline.clock import Clock
 from halocline.config import Options
-from halocline.errors import UnavailableError, UsageError
+from halocline.errors import (
+    ConflictError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
 from halocline.read.duck import Duck
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
@@ -32,6 +39,7 @@ class Core:
         "_kin",
         "_pin_keys",
         "_states",
+        "_trimming",
         "catalog",
         "clock",
         "closed",
@@ -39,7 +47,9 @@ class Core:
         "duck",
         "engine",
         "options",
+        "others",
         "pins",
+        "trimmed",
         "write_floor",
     )
 
@@ -64,6 +74,12 @@ class Core:
         Those that only read have a key below zero: nothing will ever be committed from them."""
         self.write_floor = 0
         """No transaction that may write begins below this timestamp."""
+        self.others: Callable[[], Iterable[int]] = tuple
+        """The oldest snapshot of each of the other processes that may write."""
+        self.trimmed = engine.last_ts
+        """What changed up to here is not in memory any more: a commit cannot be checked from a
+        snapshot below it. Recovery keeps nothing that was moved before."""
+        self._trimming = Lock()
         self._pin_keys = count(-1, -1)  # below zero: they only read
         self._states: dict[str, TableState] = {}
         self.closed = ""
@@ -72,7 +88,10 @@ class Core:
 
     def renewed(self, engine: EngineState) -> Core:
         """The core of a reader that had to load its state anew; this one ends with its readers."""
-        core = Core(engine, None, self.duck, self.clock, self.pins)
+        return self.succeeded(Core(engine, self.committer, self.duck, self.clock, self.pins))
+
+    def succeeded(self, core: Core) -> Core:
+        """The core that comes after this one; closing it closes both."""
         core.closed = self.closed
         core._kin = self._kin
         self._kin.add(core)
@@ -91,14 +110,42 @@ class Core:
         """No transaction that may write, open or still to come, has an older snapshot.
 
         The bound is published before the pins are read, and a transaction publishes its pin before
-        it looks at the bound: either we see its pin, or it takes a newer snapshot.
+        it looks at the bound: either we see its pin, or it takes a newer snapshot. Those of other
+        processes do not see the bound; they are refused when they come to commit.
         """
         if self.committer is None:
             return self.engine.last_ts
-        with self.committer.lock:
-            self.write_floor = max(self.write_floor, self.committer.log.visible_ts)
-            bound = self.write_floor
-        return min([bound, *(ts for key, ts in self.pins.copy().items() if key > 0)])
+        with self._trimming:
+            with self.committer.lock:
+                self.write_floor = max(self.write_floor, self.committer.log.visible_ts)
+                bound = self.write_floor
+            mine = (ts for key, ts in self.pins.copy().items() if key > 0)
+            bound = min([bound, *mine, *self.others()])
+            self.trimmed = max(self.trimmed, bound)
+            return bound
+
+    def check_writable(self, snapshot: int) -> None:
+        """Can a commit from this snapshot, which is pinned, be checked? ConflictError if not."""
+        with self._trimming:
+            trimmed = self.trimmed
+        if snapshot < self.engine.floor:
+            raise SnapshotExpiredError(snapshot, self.engine.floor)
+        if snapshot < trimmed:
+            raise ConflictError("what happened since the snapshot is not in memory any more")
+        if snapshot > self.engine.last_ts:  # folded; visible here perhaps a moment later
+            raise UsageError(f"snapshot {snapshot} lies in the future")
+
+    def begin_ddl(self, txn: Work) -> CatalogTxn:
+        """The catalog's part of a transaction."""
+        if self.committer is not None and self.committer.distant is not None:
+            return self.committer.distant.begin_ddl(txn.snapshot)
+        return self.catalog.begin(id(txn), txn.snapshot)
+
+    def newest_ts(self) -> int:
+        """The newest snapshot that can be taken here."""
+        if self.committer is None or self.committer.distant is not None:
+            return self.engine.last_ts
+        return self.committer.log.visible_ts
 
     def oldest_needed(self) -> int:
         """What ended at or before this timestamp is seen by nobody any more, here or elsewhere."""
@@ -113,9 +160,7 @@ class Core:
         pin = next(self._pin_keys)
         try:
             while True:
-                ts = self.engine.last_ts
-                if self.committer is not None:
-                    ts = self.committer.log.visible_ts
+                ts = self.newest_ts()
                 self.pins[pin] = ts
                 if ts >= self.engine.floor:
                     break

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from halocline.errors import HaloclineError, UnavailableError
+from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.log import JOB
 from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
@@ -26,8 +26,19 @@ from halocline.rows.system import JobNode, encode_system
 from halocline.txn.record import prepare
 
 if TYPE_CHECKING:
+    from halocline.catalog import CatalogTxn
     from halocline.txn.commit import Committer
     from halocline.txn.workspace import TableChanges
+
+
+class Distant(Protocol):
+    """An owner in another process, as far as jobs and the catalog need it."""
+
+    def start_job(
+        self, state: TableState | None, *, rows: int, lease_us: int, job_id: int
+    ) -> JobNode: ...
+    def end_job(self, job: JobNode) -> None: ...
+    def begin_ddl(self, snapshot: int) -> CatalogTxn: ...
 
 
 def start_job(
@@ -44,6 +55,8 @@ def start_job(
     the whole database, as a checkpoint's is; its table id is 0. `job_id` is that of a live job
     which goes on and needs further RowIDs.
     """
+    if committer.distant is not None:
+        return committer.distant.start_job(state, rows=rows, lease_us=lease_us, job_id=job_id)
     engine = committer.engine
     with committer.lock:
         committer.check_running()
@@ -66,6 +79,9 @@ def start_job(
 
 def end_job(committer: Committer, job: JobNode) -> None:
     """Give a job up: whatever it wrote may be removed."""
+    if committer.distant is not None:
+        committer.distant.end_job(job)
+        return
     with committer.lock:
         if job.job_id not in committer.engine.jobs or committer.stopped:
             return
@@ -100,6 +116,8 @@ def commit_reshapes(
 
     A job that is not live any more comes too late as well.
     """
+    if committer.distant is not None:
+        raise UsageError("background work is committed by the process that owns the database")
     engine, log = committer.engine, committer.log
     prepared = prepare(committer.next_id(), log.epoch, None, (), (), {}, 0, reshapes)
     with committer.lock:

@@ -92,7 +92,7 @@ class Origin(NamedTuple):
 class ObjectParts:
     """Data and tombstone objects of one transaction in one table."""
 
-    __slots__ = ("_files", "_tier", "endings", "inserts", "job", "spans", "state", "successors")
+    __slots__ = ("_tier", "endings", "files", "inserts", "job", "spans", "state", "successors")
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -102,7 +102,8 @@ class ObjectParts:
         self.inserts: list[ObjectEntry] = []
         self.successors: list[ObjectEntry] = []
         self.endings: list[Ending] = []
-        self._files = 0
+        self.files = 0
+        """How many names of the job are used up."""
         self._tier = Tier()
 
     def __bool__(self) -> bool:
@@ -116,8 +117,8 @@ class ObjectParts:
     def next_file(self) -> tuple[int, str]:
         """Id and store key of the next file of the job."""
         assert self.job is not None, "files belong to a job"
-        number = self._files
-        self._files += 1
+        number = self.files
+        self.files += 1
         job_id = self.job.job_id
         return object_id(job_id, number), object_key(self.state.table_id, job_id, number)
 

@@ -68,6 +68,11 @@ class Work:
         else:
             core.pins[id(self)] = snapshot
 
+    @property
+    def core(self) -> Core:
+        """The state that this transaction sees."""
+        return self._core
+
     # Ending.
 
     def commit(self) -> int | None:
@@ -152,13 +157,15 @@ class Work:
                 # Not ended here: this may run at any moment, even while the lock is held.
                 if core.committer is not None and self.changes:
                     core.committer.forgotten += jobs_of(self.changes.values())
+                if self.ddl is not None:
+                    self.ddl.abandon()
                 self._finish("rolled back")
             core.pins.pop(-id(self) if self.read_only else id(self), None)
 
     def _has_changes(self) -> bool:
         if self._single is not None:
             return True
-        return any(self.changes.values()) or bool(self.ddl is not None and self.ddl.nodes())
+        return any(self.changes.values()) or bool(self.created or self.dropped)
 
     def _finish(self, state: str) -> None:
         self._state = state
@@ -184,6 +191,27 @@ class Work:
             self.already_committed = True
             self._writable = False
             self.commit_ts = known_ts
+
+    # Set by the owner, for a transaction that another process has prepared (node/parcel.py).
+
+    def adopt_single(self, single: Single) -> None:
+        """One row and nothing else."""
+        self._single = single
+        self._fresh = False
+
+    def adopt(
+        self,
+        *,
+        changes: dict[int, TableChanges],
+        created: dict[int, TableState],
+        dropped: frozenset[int],
+        ddl: CatalogTxn | None,
+        reads: dict[int, Reads] | None,
+    ) -> None:
+        """A whole workspace."""
+        self.changes, self.created, self.dropped = changes, created, dropped
+        self.ddl, self.reads = ddl, reads
+        self._fresh = False
 
     # Tables by name.
 
@@ -244,7 +272,7 @@ class Work:
         if self._single is not None:
             self._absorb(self._single)
         if self.ddl is None:
-            self.ddl = self._core.catalog.begin(id(self), self.snapshot)
+            self.ddl = self._core.begin_ddl(self)
         return self.ddl
 
     def _forget_names(self) -> None:

@@ -94,7 +94,7 @@ def test_every_size_has_a_lower_bound() -> None:
 @pytest.mark.parametrize("value", ["4", 1.5, True, None, [4]], ids=repr)
 def test_every_size_is_a_whole_number(value: Any) -> None:
     for field in fields(hc.Options):
-        if field.name not in ("token_retention", "background"):
+        if field.name not in ("token_retention", "background", "serve"):
             with pytest.raises(hc.UsageError, match=field.name):
                 hc.Options(**{field.name: value})
 
@@ -178,7 +178,7 @@ def test_the_database_directory_is_private(tmp_path: Path) -> None:
 def test_a_second_writer_is_told_who_holds_the_database(tmp_path: Path) -> None:
     import os
 
-    with hc.open(tmp_path / "db") as db:
+    with hc.open(tmp_path / "db", options=hc.Options(serve=False)) as db:
         with pytest.raises(hc.UnavailableError, match=f"process {os.getpid()}") as error:
             hc.open(tmp_path / "db")
         assert error.value.outcome == "not_committed"

@@ -1,0 +1,260 @@
+"""Membership: in which role a handle takes part in its database, and how the role changes.
+
+    owner         holds the lock, commits, serves the others          log and locks of its own
+    compute node  follows the log, prepares workspaces, asks the owner to commit them
+    reader        follows the log
+
+    open --lock is free--> owner
+         '--lock is held, the holder answers--> compute node --holder is gone--> owner
+
+A compute node becomes the owner in the middle of its life: it recovers a state of its own and goes
+on with that. Transactions that were open keep the state they began with, whose snapshots stay
+pinned, and commit through the same requests as before, answered in this process now.
+
+A part of Database, kept in a file of its own: Database adds transactions, tables and reading.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import weakref
+from itertools import count
+from pathlib import Path
+from threading import Lock as ThreadLock
+from typing import Any, Literal, cast
+
+from halocline.checkpoint import Pins
+from halocline.checkpoint.pins import read_pins
+from halocline.config import Durability, Options
+from halocline.errors import UnavailableError
+from halocline.maintenance import Maintenance
+from halocline.node import Link, Local, NobodyError, Remote, Service, Tail
+from halocline.node.answers import Answers
+from halocline.node.session import Session
+from halocline.objects import Shelf
+from halocline.opening import (
+    Reader,
+    lock_for_writing,
+    readable,
+    reader_pins,
+    spill_folder,
+    start_owner,
+)
+from halocline.read import Duck
+from halocline.schema import Schema
+from halocline.store import LocalFiles, Lock
+from halocline.txn import Core, Transaction
+
+_logger = logging.getLogger("halocline")
+
+
+class Membership(Maintenance):
+    """Owner, compute node or reader. `Database` sets the rest when it opens."""
+
+    _lock: Lock | None = None
+    _pins: Pins | None = None
+    """Those of a handle that is, or was, not the owner."""
+    _service: Service | None = None
+    _spill: str = ""
+
+    def _enter(
+        self, options: Options, durability: Durability, l0_bytes: int, retention_us: int
+    ) -> None:
+        """Take the role that is free."""
+        self._options = options
+        self._durability = durability
+        self._l0_bytes, self._retention_us = l0_bytes, retention_us
+        self._swap = ThreadLock()
+        with readable(self.path):
+            if self.read_only:
+                self._follow(None)
+                return
+            try:
+                self._own()
+            except NobodyError as nobody:
+                if not (nobody.serves and isinstance(self._files, LocalFiles)):
+                    raise UnavailableError(
+                        f"{self.path} is open for writing in {nobody.holder}; "
+                        "close it there, or open it here with read_only=True"
+                    ) from None
+                self._join()
+
+    # Roles.
+
+    def _follow(self, link: Link | None) -> None:
+        """Become one of many that follow the log; with a link, one that writes too."""
+        self._pins = pins = reader_pins(self._files, self._clock)
+        try:
+            reader = Reader(self._files, self._options, self._clock, self._shelf, pins)
+        except BaseException:
+            pins.close()
+            raise
+        remote = None
+        if link is not None:
+            tail = Tail(_weakly(self, Membership._followed), link, self._clock)
+            remote = Remote(reader.engine, link, tail, self._clock)
+            self._log = remote.log
+        self._core = Core(reader.engine, remote, self._duck, self._clock, pins)
+        self._reader = reader
+
+    def _join(self) -> None:
+        """Become a compute node of the process that has the lock, or the owner if it just went."""
+        link = Link(
+            cast(LocalFiles, self._files).root,
+            self._clock,
+            _weakly(self, Membership._own),
+            _weakly(self, Membership._schema_of),
+        )
+        self._link = link
+        link.open()
+        if link.local is not None:
+            return
+        try:
+            own = f"{os.getpid()}-{self._clock.random_bytes(4).hex()}"
+            self._spill = str(Path(spill_folder(self._files), own))
+            self._duck.spill_into(self._spill)
+            self._follow(link)
+        except BaseException:
+            link.close()
+            raise
+
+    def _own(self) -> Local:
+        """Become the one owner; NobodyError when another process is."""
+        options = self._options
+        serve = options.serve and isinstance(self._files, LocalFiles)
+        lock = lock_for_writing(self._files, self._clock, serve=serve)
+        try:
+            started = start_owner(self._files, options, self._clock, self._durability, self._shelf)
+        except BaseException:
+            lock.release()
+            raise
+        committer, self._checkpoints = started
+        core = Core(committer.engine, committer, self._duck, self._clock)
+        if serve:
+            files = self._files
+            core.others = lambda: [pin.ts for pin in read_pins(files)]
+        with self._swap:
+            before = getattr(self, "_core", None)
+            self._core = core if before is None else before.succeeded(core)
+            self._lock, self._log, self._reader = lock, committer.log, None
+        self._maintain(self._l0_bytes, self._retention_us)
+        sync = self._durability != "sync"
+        if serve:
+            root = cast(LocalFiles, self._files).root
+            try:
+                self._service = Service(self, root, committer.log.epoch, sync=sync)
+                return Local(self._service.answers, self._service.session())
+            except OSError as error:  # no place for a socket: the database itself is fine
+                _logger.warning("other processes cannot reach %s: %s", self.path, error)
+        return Local(Answers(weakref.ref(self), sync=sync), Session(0, count(1)))
+
+    # Following.
+
+    @property
+    def role(self) -> Literal["owner", "node", "reader"]:
+        """What this handle is at the moment: the owner, a compute node of it, or a reader."""
+        if self._reader is None:
+            return "owner"
+        return "reader" if self._link is None else "node"
+
+    @property
+    def visible_ts(self) -> int:
+        """The newest timestamp a transaction that begins now sees."""
+        if self._link is not None:
+            self._refresh()
+        return self._core.newest_ts()
+
+    def _followed(self) -> int:
+        self._refresh()
+        return self._core.newest_ts()
+
+    def _refresh(self) -> None:
+        """Whoever is not the owner folds what the owner has published meanwhile."""
+        reader = self._reader
+        if reader is None or reader.is_current():
+            return
+        with readable(self.path):
+            gone = reader.refresh()
+        if self._core.engine is not reader.engine:
+            with self._swap:
+                if self._reader is reader:
+                    # Transactions that are open keep the old core, and with it what they see.
+                    self._core = self._core.renewed(reader.engine)
+                    if self._core.committer is not None:
+                        self._core.committer.engine = reader.engine
+        if gone:
+            self._core.forget(gone)
+
+    def _begin_remote(self) -> Transaction:
+        """A transaction that may write, prepared here and committed by the owner."""
+        assert self._link is not None
+        self._link.wake()
+        while True:
+            self._refresh()
+            core = self._core
+            txn = Transaction(core, core.newest_ts())
+            # The pin is published, now look at the floor: GC looks in the other order.
+            self._refresh()
+            if txn.snapshot >= max(self._core.engine.floor, core.write_floor):
+                return txn
+            txn.rollback()
+
+    def _schema_of(self, table: str) -> Schema | None:
+        entry = self._core.catalog.table(table, self._core.engine.last_ts)
+        return None if entry is None else entry.schema
+
+    # Leaving.
+
+    def _leave(self) -> None:
+        """Let go of the directory. What is in flight has been finished."""
+        try:
+            self._rest()
+            if self._reader is None:
+                committer = self._core.committer
+                assert committer is not None
+                try:
+                    if self._log.failed is None:
+                        committer.close_epoch()
+                finally:
+                    self._log.close()
+        finally:
+            self._core.duck.close()
+            if self._link is not None:
+                self._link.close()
+            if self._pins is not None:
+                self._pins.close()
+            if self._spill:
+                shutil.rmtree(self._spill, ignore_errors=True)
+            if self._lock is not None:
+                self._lock.release()
+
+    def _forked(self) -> None:
+        """In a forked child: the parent keeps the database, this handle is dead."""
+        self._core.close("a forked child cannot use its parent's database: open it there")
+        if self._service is not None:
+            self._service.abandon()
+        if self._link is not None:
+            self._link.abandon()
+        if self._pins is not None:
+            self._pins.abandon()
+        if self._lock is not None:
+            self._lock.abandon()
+            self._lock = None
+
+    _duck: Duck
+    _shelf: Shelf
+
+
+def _weakly(owner: Membership, method: Any) -> Any:
+    """The method, without keeping its owner in memory."""
+    ref = weakref.ref(owner)
+
+    def call(*arguments: Any) -> Any:
+        found = ref()
+        if found is None:
+            raise UnavailableError("the database is closed")
+        return method(found, *arguments)
+
+    return call

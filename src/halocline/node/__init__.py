@@ -1,0 +1,11 @@
+"""Many processes, one database: the owner's door, and compute nodes that come through it.
+
+Start with wire.py (what is said), then parcel.py (a workspace on its way), answers.py (what the
+owner does) and link.py (how the owner is found, and what happens when it is gone).
+"""
+
+from halocline.node.link import Link, Local, NobodyError
+from halocline.node.remote import Remote, Tail
+from halocline.node.service import Service
+
+__all__ = ["Link", "Local", "NobodyError", "Remote", "Service", "Tail"]

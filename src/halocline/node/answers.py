@@ -1,0 +1,218 @@
+"""Answers: what an owner does when another process asks.
+
+    Request --> a method of `Answers` --> a value, or an error of errors.py
+
+The same for everybody, whatever the way: processes of this machine through a socket (service.py),
+and this process itself, once it has taken over from an owner that is gone (link.py). A commit runs
+in the thread that brought it, so commits of many processes wait for one sync together.
+
+A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
+from memory (`Core.trimmed`): either the trimmer has seen the pin, or we see that it went on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from halocline.errors import (
+    ConflictError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
+from halocline.node.parcel import unpack
+from halocline.node.session import Session
+from halocline.node.wire import (
+    BeginDdl,
+    Command,
+    Commit,
+    CreateTable,
+    DropTable,
+    EndDdl,
+    EndJob,
+    FindTable,
+    FindToken,
+    ListTables,
+    Ping,
+    Position,
+    Request,
+    StartJob,
+    WaitVisible,
+)
+from halocline.rows.system import JobNode
+from halocline.schema import Schema
+from halocline.txn import Core, Transaction
+
+WAIT_S: Final = 1.0
+
+
+class Owner(Protocol):
+    """A database that is open for writing, as far as requests need it."""
+
+    @property
+    def core(self) -> Core: ...
+    def flush(self, table: str | None = None) -> Any: ...
+    def compact(self, table: str | None = None) -> Any: ...
+    def checkpoint(self) -> Any: ...
+    def gc(self) -> Any: ...
+    def health(self) -> Any: ...
+    def snapshot(self, name: str) -> int: ...
+    def drop_snapshot(self, name: str) -> None: ...
+
+
+class Answers:
+    """Does what requests ask for. Thread-safe."""
+
+    def __init__(self, owner: Callable[[], Owner | None], *, sync: bool) -> None:
+        """`owner` gives the database, None when the program has let go of it."""
+        self._owner = owner
+        self._sync = sync
+        self._methods: dict[type, Callable[[Owner, Session, Any], Any]] = {
+            Ping: self._ping,
+            Commit: self._commit,
+            FindToken: self._find_token,
+            WaitVisible: self._wait_visible,
+            StartJob: self._start_job,
+            EndJob: self._end_job,
+            BeginDdl: self._begin_ddl,
+            FindTable: self._find_table,
+            ListTables: self._list_tables,
+            CreateTable: self._create_table,
+            DropTable: self._drop_table,
+            EndDdl: self._end_ddl,
+            Command: self._command,
+        }
+
+    def answer(self, session: Session, request: Request) -> Any:
+        """The value that is sent back; errors are raised."""
+        owner = self._owner()
+        if owner is None or owner.core.closed:
+            raise UnavailableError("the owner is closing the database")
+        return self._methods[type(request)](owner, session, request)
+
+    def end(self, session: Session) -> None:
+        """The last connection of a session is gone."""
+        owner = self._owner()
+        session.end(None if owner is None else owner.core)
+
+    def schema_of(self, table: str) -> Schema | None:
+        """The newest table of that name; None when there is none."""
+        owner = self._owner()
+        if owner is None:
+            return None
+        entry = owner.core.catalog.table(table, owner.core.engine.last_ts)
+        return None if entry is None else entry.schema
+
+    # Transactions.
+
+    def _commit(self, owner: Owner, session: Session, request: Commit) -> int:
+        core = owner.core
+        if request.created and request.epoch != core.writing.log.epoch:
+            raise ConflictError("another owner has taken over since the transaction began")
+        try:
+            with Transaction(core, request.snapshot) as txn:
+                core.check_writable(request.snapshot)
+                if request.token is not None:
+                    txn.use_token(request.token, 0)
+                unpack(core, session, request, txn)
+                commit_ts = txn.commit()
+        finally:
+            if request.objects or request.ddl:
+                session.settle(core, request.ddl)
+        if commit_ts is None:  # it came to nothing, as it would have done there
+            return 0
+        if self._sync:
+            core.writing.sync()
+        return commit_ts
+
+    def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
+        log = owner.core.writing.log
+        known = owner.core.engine.tokens.find(request.token)
+        while known and not log.wait_visible(known, WAIT_S):
+            if log.failed is not None:
+                raise UnavailableError("the database stopped after an error", outcome="unknown")
+        return known
+
+    def _wait_visible(self, owner: Owner, session: Session, request: WaitVisible) -> int:
+        log = owner.core.writing.log
+        log.wait_visible(request.ts, WAIT_S)
+        if self._sync:
+            owner.core.writing.sync()
+        return log.visible_ts
+
+    def _ping(self, owner: Owner, session: Session, request: Ping) -> Position:
+        log = owner.core.writing.log
+        return Position(log.epoch, log.visible_ts)
+
+    # Jobs.
+
+    def _start_job(self, owner: Owner, session: Session, request: StartJob) -> JobNode:
+        core = owner.core
+        if request.ddl:
+            state = session.nascent(core, request.ddl, request.table_id)
+        else:
+            found = core.engine.tables.get(request.table_id)
+            if found is None:
+                raise ConflictError("the table was dropped by another transaction")
+            state = found
+        return session.start_job(
+            core, state, rows=request.rows, job_id=request.job_id, lease_us=request.lease_us
+        )
+
+    def _end_job(self, owner: Owner, session: Session, request: EndJob) -> None:
+        session.end_job(owner.core, request.job_id)
+
+    # The catalog.
+
+    def _begin_ddl(self, owner: Owner, session: Session, request: BeginDdl) -> int:
+        core = owner.core
+        if not core.engine.floor <= request.snapshot <= core.engine.last_ts:
+            raise SnapshotExpiredError(request.snapshot, core.engine.floor)
+        return session.begin_ddl(core, request.snapshot)
+
+    def _find_table(self, owner: Owner, session: Session, request: FindTable) -> int:
+        entry = session.ddl(request.ddl).table(request.name)
+        return 0 if entry is None else entry.id
+
+    def _list_tables(self, owner: Owner, session: Session, request: ListTables) -> list[int]:
+        return [entry.id for entry in session.ddl(request.ddl).tables()]
+
+    def _create_table(self, owner: Owner, session: Session, request: CreateTable) -> int:
+        longest = owner.core.options.key_bytes_max
+        schema = Schema.from_wire(request.schema, key_bytes_max=longest)
+        return session.create_table(request.ddl, request.name, schema, request.layout)
+
+    def _drop_table(self, owner: Owner, session: Session, request: DropTable) -> int:
+        return session.ddl(request.ddl).drop_table(request.name).id
+
+    def _end_ddl(self, owner: Owner, session: Session, request: EndDdl) -> None:
+        session.end_ddl(request.ddl)
+
+    # Maintenance.
+
+    def _command(self, owner: Owner, session: Session, request: Command) -> Any:
+        report = self._run(owner, request)
+        if self._sync:
+            owner.core.writing.sync()  # whoever asked must see what it has changed
+        return report
+
+    def _run(self, owner: Owner, request: Command) -> Any:
+        argument = request.argument
+        match request.name:
+            case "flush":
+                return owner.flush(argument)
+            case "compact":
+                return owner.compact(argument)
+            case "checkpoint":
+                return owner.checkpoint()
+            case "gc":
+                return owner.gc()
+            case "health":
+                return owner.health()
+            case "snapshot" if argument is not None:
+                return owner.snapshot(argument)
+            case "drop_snapshot" if argument is not None:
+                owner.drop_snapshot(argument)
+                return True
+        raise UsageError(f"{request.name} needs a name")

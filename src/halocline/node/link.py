@@ -1,0 +1,293 @@
+"""Link: how a compute node reaches the owner, whoever that is at the moment.
+
+    ask(request) --> a connection that is free, or a new one --> reply
+                      '-- nobody there: find the new owner, or become it (`take_over`)
+
+When the owner is gone, whoever notices first and gets the lock becomes the owner; the others find
+its endpoint. From then on, requests of transactions that began before are answered in this process,
+by the same code. A lock that is held by a process which does not answer is left alone: it may have
+been paused, and may go on at any moment.
+
+What may be sent twice is sent again to the new owner. A commit may not: when the connection ends
+between request and reply, only its token can tell what happened. Without one the outcome is
+unknown.
+
+Invariants
+- A request is given up as `not_committed` only if its last byte never left this process.
+- One connection carries one request at a time; threads have one each, and leave it to the next.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from threading import Lock, RLock
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+import msgspec
+
+from halocline.clock import Clock
+from halocline.errors import (
+    ConflictError,
+    HaloclineError,
+    Outcome,
+    UnavailableError,
+    UsageError,
+)
+from halocline.node.answers import Answers
+from halocline.node.channel import Channel
+from halocline.node.endpoint import Endpoint, read_endpoint
+from halocline.node.faults import SchemaOf, from_wire
+from halocline.node.session import Session
+from halocline.node.wire import (
+    FRAME_BYTES_MAX,
+    VERSION,
+    Commit,
+    Failed,
+    FindToken,
+    Hello,
+    Reply,
+    Request,
+    Welcome,
+    decode_reply,
+)
+
+PATIENCE_S: Final = 5
+"""An owner that says nothing for so long is asked whether it is still there."""
+FIND_S: Final = 10.0
+"""How long the owner is looked for, while the lock is held by somebody."""
+PAUSE_S: Final = 0.005
+_decode_greeting = msgspec.msgpack.Decoder(Welcome | Failed).decode
+
+
+class Local(NamedTuple):
+    """This process has become the owner."""
+
+    answers: Answers
+    session: Session
+
+
+class NobodyError(Exception):
+    """There is no owner that answers; `holder` is what is known of the one that has the lock."""
+
+    def __init__(self, holder: str, serves: bool = True) -> None:
+        self.holder = holder
+        self.serves = serves
+        super().__init__(holder)
+
+
+TakeOver = Callable[[], Local]
+"""Become the owner; NobodyError when somebody else has the lock."""
+
+
+class Link:
+    """Connections of one compute node to the owner. Thread-safe."""
+
+    def __init__(self, path: str, clock: Clock, take_over: TakeOver, schema_of: SchemaOf) -> None:
+        self._path = path
+        self._clock = clock
+        self._take_over = take_over
+        self._schema_of = schema_of
+        self._idle: list[Channel] = []
+        self._all: WeakSet[Channel] = WeakSet()
+        self._lock = Lock()
+        self._turn = RLock()
+        """One thread at a time looks for the owner."""
+        self._session = 0
+        self._pid = 0
+        self.epoch = 0
+        self.local: Local | None = None
+        self.closed = False
+
+    def open(self) -> None:
+        """Find the owner, or become it."""
+        self._put(self._find())
+
+    def is_up(self) -> bool:
+        """Has nobody told us that the owner is gone? Costs a system call."""
+        if self.local is not None:
+            return True
+        with self._lock:  # nobody takes it meanwhile
+            return not self._idle or self._idle[-1].is_open()
+
+    def wake(self) -> None:
+        """Before work begins: if the owner is gone, find the next one, or become it."""
+        if not self.is_up():
+            self._put(self._find())
+
+    def ask(self, request: Request, kind: Any) -> Any:
+        """The owner's answer. Errors are those that the owner has met."""
+        while True:
+            if self.closed:
+                raise UsageError(f"the database {self._path} is closed")
+            if self.local is not None:
+                return self.local.answers.answer(self.local.session, request)
+            channel = self._take() or self._find()
+            if channel is None:
+                continue
+            try:
+                reply = self._exchange(channel, request)
+            except BaseException:
+                channel.close()
+                raise
+            if reply is None:
+                channel.close()
+                continue
+            if isinstance(reply, int):
+                channel.close()
+                return reply
+            self._put(channel)
+            if isinstance(reply, Failed):
+                raise from_wire(reply, self._schema_of)
+            return msgspec.msgpack.decode(reply.value, type=kind)
+
+    def close(self) -> None:
+        self.closed = True
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
+
+    # One request.
+
+    def _exchange(self, channel: Channel, request: Request) -> Reply | int | None:
+        """The reply; None when the owner is lost and the request may be sent to the next one."""
+        try:
+            channel.send(request)
+        except OSError:
+            return None  # it never arrived whole, so nothing has happened
+        try:
+            body = self._await(channel, request)
+            if body is None:
+                raise ConnectionResetError("the owner is gone")
+            reply: Reply = decode_reply(body)
+        except (OSError, msgspec.MsgspecError) as error:
+            return self._resolve(request, error) if isinstance(request, Commit) else None
+        return reply
+
+    def _await(self, channel: Channel, request: Request) -> bytes | None:
+        while True:
+            try:
+                return channel.receive(FRAME_BYTES_MAX)
+            except BlockingIOError:
+                self._check_awake(request)
+
+    def _check_awake(self, request: Request) -> None:
+        """A long request is fine as long as the owner greets others meanwhile."""
+        try:
+            self._put(self._connect(self._endpoint()))
+        except (OSError, NobodyError, HaloclineError):
+            text = f"process {self._pid} has {self._path} open and does not answer"
+            outcome: Outcome = "unknown" if isinstance(request, Commit) else "not_committed"
+            raise UnavailableError(text, outcome=outcome) from None
+
+    def _resolve(self, request: Commit, error: Exception) -> int:
+        """The answer to a commit was lost: its token tells what happened, if it has one."""
+        if request.token is None:
+            text = "the owner of the database was lost while it committed"
+            raise UnavailableError(text, outcome="unknown") from error
+        found: int = self.ask(FindToken(request.token), int)
+        if found:
+            return found
+        # The next owner has read the whole log: it is not there, and nobody will bring it.
+        raise ConflictError("the owner was lost before it committed") from error
+
+    # Connections.
+
+    def _take(self) -> Channel | None:
+        """A connection that is free, if there is one."""
+        with self._lock:
+            while self._idle:
+                channel = self._idle.pop()
+                if channel.is_open():
+                    return channel
+                channel.close()
+        return None
+
+    def _put(self, channel: Channel | None) -> None:
+        if channel is not None:
+            with self._lock:
+                if not self.closed:
+                    self._idle.append(channel)
+                    return
+            channel.close()
+
+    def _find(self) -> Channel | None:
+        """A connection to the owner; None when that is this process now."""
+        with self._turn:
+            until = self._clock.monotonic() + FIND_S
+            while self.local is None:
+                try:
+                    return self._connect(self._endpoint())
+                except (OSError, NobodyError, HaloclineError) as error:
+                    refused: Exception = error
+                try:
+                    self.local = self._take_over()
+                    self.close_idle()
+                    break
+                except NobodyError as nobody:
+                    if isinstance(refused, UsageError):
+                        raise refused from None
+                    late = self._clock.monotonic() >= until
+                    if not nobody.serves or late or isinstance(refused, BlockingIOError):
+                        raise self._unavailable(nobody, refused) from None
+                self._clock.sleep(PAUSE_S)
+            return None
+
+    def close_idle(self) -> None:
+        """Connections to an owner that is gone."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
+
+    def _endpoint(self) -> Endpoint:
+        endpoint = read_endpoint(self._path)
+        if endpoint is None:
+            raise NobodyError("nobody")
+        return endpoint
+
+    def _connect(self, endpoint: Endpoint) -> Channel:
+        """Say hello; OSError when nobody is there, BlockingIOError when nobody answers."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        channel = Channel(sock)
+        self._all.add(channel)
+        try:
+            channel.limit(PATIENCE_S, PATIENCE_S)
+            sock.connect(endpoint.socket)
+            known = self._session if endpoint.epoch == self.epoch else 0
+            channel.send(Hello(VERSION, endpoint.secret, os.getpid(), known))
+            body = channel.receive(FRAME_BYTES_MAX)
+            if body is None:
+                raise ConnectionResetError("the owner hung up")
+            welcome = _decode_greeting(body)
+            if isinstance(welcome, Failed):
+                raise from_wire(welcome, self._schema_of)
+        except (HaloclineError, OSError):
+            channel.close()
+            raise
+        except msgspec.MsgspecError as error:
+            channel.close()
+            raise ConnectionResetError(str(error)) from error
+        with self._lock:
+            self._session, self._pid = welcome.session, welcome.pid
+            self.epoch = welcome.epoch
+        return channel
+
+    def _unavailable(self, nobody: NobodyError, refused: Exception) -> UnavailableError:
+        why = "it does not answer"
+        if not nobody.serves:
+            why = "close it there, or open it here with read_only=True"
+        elif isinstance(refused, UnavailableError):
+            return refused
+        elif not isinstance(refused, (BlockingIOError, NobodyError)):
+            why = f"it cannot be reached: {refused}"
+        return UnavailableError(f"{self._path} is open for writing in {nobody.holder}; {why}")
+
+    def abandon(self) -> None:
+        """In a forked child: the connections stay the parent's."""
+        self.closed = True
+        for channel in list(self._all):
+            channel.close()

@@ -1,0 +1,268 @@
+"""A workspace on its way to the owner, and what the owner makes of it.
+
+    compute node                                          owner
+    workspace --prepare--> record with blanks --Commit--> nodes --> workspace --> ordinary commit
+
+The commit record already says all that a transaction does to rows and objects, so it is what
+travels; the owner fills its tables of changes from the nodes, in a transaction that has the
+snapshot of the sender, and commits that like one of its own: conflicts are found by the same code,
+and what others did meanwhile is rebased onto in the same way. Beside the record go only the reads
+of a serializable transaction, and what of objects the record does not tell.
+
+Targets and successors of tombstone objects are read from the files themselves, whose digests are in
+the record.
+
+Invariants
+- Nothing here changes the state of the owner: a parcel that makes no sense raises before that.
+- A file that is committed belongs to a live job which the same session has started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from halocline.catalog.entries import ObjectEntry
+from halocline.errors import ConflictError, CorruptionError, UsageError
+from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
+from halocline.node.session import Session
+from halocline.node.wire import Commit, ObjectNotes, TableReads
+from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
+from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
+from halocline.rows.reshape import KINDS as OBJECT_NODES
+from halocline.rows.reshape import Reshape, decode_reshapes
+from halocline.rows.state import TableState
+from halocline.schema import Schema
+from halocline.txn import Core, Transaction
+from halocline.txn.commands import Kind
+from halocline.txn.objectparts import Ending, ObjectParts, file_of
+from halocline.txn.reads import Reads
+from halocline.txn.work import Work
+from halocline.txn.workspace import Part, Single, TableChanges
+
+# -- at the sender -------------------------------------------------------------------------------
+
+
+def pack_reads(txn: Work, states: Mapping[int, TableState]) -> tuple[TableReads, ...] | None:
+    """What a serializable transaction has read."""
+    if txn.reads is None:
+        return None
+    packed = []
+    for table_id, reads in txn.reads.items():
+        if table_id not in states:  # a table of its own: nobody else can have changed it
+            continue
+        schema = states[table_id].schema
+        keyed = bool(schema.primary_key)
+        ranges = tuple(
+            tuple(None if end is None else schema.encode_keys([end]) for end in ends)
+            for ends in reads.ranges
+        )
+        keys = schema.encode_keys(reads.keys) if keyed else b""
+        packed.append(TableReads(table_id, keys, ranges, reads.whole))  # type: ignore[arg-type]
+    return tuple(packed)
+
+
+def pack_objects(tables: Mapping[int, TableChanges]) -> tuple[ObjectNotes, ...]:
+    """What the record does not say of the files that were written."""
+    notes = []
+    for table_id, changes in tables.items():
+        if changes.objects:
+            ids = tuple(entry.id for entry in changes.objects.successors)
+            notes.append(ObjectNotes(table_id, changes.objects.files, ids))
+    return tuple(notes)
+
+
+# -- at the owner --------------------------------------------------------------------------------
+
+
+def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> None:
+    """Fill a transaction that has just begun at the sender's snapshot."""
+    nodes = decode_payload(commit.record, type=AC, path="request").nodes
+    states = _States(core, session, commit)
+    if commit.single:
+        txn.adopt_single(_single(states, *_only(nodes)))
+        return
+    changes: dict[int, TableChanges] = {}
+    reshapes = decode_reshapes([node for node in nodes if node[0] in OBJECT_NODES])
+    for reshape in reshapes:
+        changes[reshape.table_id] = _with_objects(core, states, reshape, commit, session)
+    for kind, payload in nodes:
+        if kind in OBJECT_NODES:
+            continue
+        if kind not in (DML_A, DML_D, DML_U):
+            raise CorruptionError("request", f"node type {kind} does not belong into a workspace")
+        state = states.find(table_of(payload))
+        table = changes.get(state.table_id)
+        if table is None:
+            table = changes[state.table_id] = TableChanges(state, core.options.batch_rows)
+        _add(table, decode_node(kind, payload, state.schema), state)
+    reads = None
+    if commit.reads is not None:
+        reads = {one.table_id: _reads(core, one) for one in commit.reads}
+    txn.adopt(
+        changes=changes,
+        created=states.created,
+        dropped=frozenset(commit.dropped),
+        ddl=session.ddl(commit.ddl) if commit.ddl else None,
+        reads=reads,
+    )
+
+
+class _States:
+    """The tables that a parcel may speak of."""
+
+    def __init__(self, core: Core, session: Session, commit: Commit) -> None:
+        self._tables = core.engine.tables
+        self.created: dict[int, TableState] = {}
+        for table_id in commit.created:
+            self.created[table_id] = session.nascent(core, commit.ddl, table_id)
+
+    def find(self, table_id: int) -> TableState:
+        state = self.created.get(table_id) or self._tables.get(table_id)
+        if state is None:
+            raise ConflictError("the table was dropped by another transaction")
+        return state
+
+
+def _only(nodes: list[tuple[int, bytes]]) -> tuple[int, bytes]:
+    if len(nodes) != 1:
+        raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
+    return nodes[0]
+
+
+def _single(states: _States, kind: int, payload: bytes) -> Single:
+    state = states.find(table_of(payload))
+    node = decode_node(kind, payload, state.schema)
+    if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
+        raise CorruptionError("request", "a single row is an insert or an update by key")
+    (row,) = node.rows
+    key = state.key_of(row)
+    if isinstance(node, Append):
+        return state, key, row, 0, ()
+    _check_targets(state, node.targets)
+    return state, key, row, node.targets[0], tuple(_positions(state.schema, node.changed))
+
+
+def _add(changes: TableChanges, node: Node, state: TableState) -> None:
+    """One node becomes changes, by the methods that a local transaction uses."""
+    key_of = state.key_of
+    if isinstance(node, Append):
+        if node.table is not None:
+            changes.add_part(Part(table=node.table, run=node.run))
+            return
+        for row in node.rows:
+            changes.insert(None if key_of is None else key_of(row), row)
+        return
+    _check_targets(state, node.targets)
+    if isinstance(node, Delete):
+        if isinstance(node.targets, np.ndarray):
+            changes.add_part(Part(table=None, run=None, keys=node.keys, targets=node.targets))
+            return
+        for target, key in zip(node.targets, node.keys, strict=True):
+            changes.delete(target, key)
+        return
+    changed = _positions(state.schema, node.changed)
+    if isinstance(node.targets, np.ndarray):
+        part = Part(
+            table=node.table,
+            run=node.run,
+            keys=node.keys,
+            targets=node.targets,
+            changed=frozenset(changed),
+        )
+        changes.add_part(part)
+        return
+    for target, row in zip(node.targets, node.rows, strict=True):
+        changes.update(target, None if key_of is None else key_of(row), row, set(changed))
+
+
+def _check_targets(state: TableState, targets: Any) -> None:
+    """Versions that end must have begun."""
+    if len(targets) and not 0 < min(targets) <= max(targets) < state.next_rowid:
+        raise CorruptionError("request", "a row that is to end has never begun")
+
+
+def _positions(schema: Schema, ids: tuple[int, ...]) -> list[int]:
+    places = {column.id: place for place, column in enumerate(schema.columns)}
+    try:
+        return [places[id] for id in ids]  # type: ignore[index]
+    except KeyError as error:
+        raise CorruptionError("request", f"there is no column {error}") from None
+
+
+def _reads(core: Core, one: TableReads) -> Reads:
+    reads = Reads()
+    reads.whole = one.whole
+    state = core.engine.tables.get(one.table_id)
+    if state is not None and state.schema.primary_key:
+        decode = state.schema.decode_keys
+        reads.keys = set(decode(one.keys))
+        for low, high in one.ranges:
+            ends = [None if end is None else decode(end)[0] for end in (low, high)]
+            reads.ranges.append((ends[0], ends[1]))
+    return reads
+
+
+# Objects.
+
+
+def _with_objects(
+    core: Core, states: _States, reshape: Reshape, commit: Commit, session: Session
+) -> TableChanges:
+    """The workspace of a table in which files are committed, or that is truncated."""
+    if reshape.ended or reshape.ranges or reshape.flushed_ts:
+        raise CorruptionError("request", "a workspace neither moves rows nor ends objects")
+    state = states.find(reshape.table_id)
+    changes = TableChanges(state, core.options.batch_rows)
+    if reshape.truncate:
+        changes = TableChanges(core.new_state(state.entry), core.options.batch_rows)
+        changes.home = state
+        changes.truncated = True
+        changes.commands.append(Kind.DELETE_COMMITTED)
+    if reshape.created:
+        changes.objects = _objects(core, state, reshape, commit, session)
+        changes.commands += [Kind.INSERT, Kind.UPDATE_COMMITTED, Kind.DELETE_COMMITTED]
+    return changes
+
+
+def _objects(
+    core: Core, state: TableState, reshape: Reshape, commit: Commit, session: Session
+) -> ObjectParts:
+    job, spans = session.job(reshape.job_id)
+    if job is None or job.job_id not in core.engine.jobs or job.table_id != state.table_id:
+        reason = "the job that wrote its files is not live any more"
+        raise ConflictError(reason, table=state.entry.name)
+    notes = next((one for one in commit.objects if one.table_id == state.table_id), None)
+    if notes is None:
+        raise UsageError("a workspace with files comes with notes on them")
+    parts = ObjectParts(state)
+    parts.job, parts.spans, parts.files = job, spans, notes.files
+    data = [entry for entry in reshape.created if entry.kind == "data"]
+    follow = set(notes.successors)
+    parts.add(
+        inserts=[entry for entry in data if entry.id not in follow],
+        successors=[entry for entry in data if entry.id in follow],
+        endings=[_ending(state, e) for e in reshape.created if e.kind == "tombstone"],
+    )
+    return parts
+
+
+def _ending(state: TableState, entry: ObjectEntry) -> Ending:
+    """A tombstone object, read back from its file."""
+    table = state.shelf.reader.read(
+        file_of(entry),
+        tombstone_schema(state.schema),
+        columns=list(state.schema.primary_key),
+        hidden=[ROWID, SUCCESSOR, CHANGED],
+    ).combine_chunks()
+    targets = np.ascontiguousarray(table.column(ROWID).to_numpy())
+    follow = table.column(SUCCESSOR)
+    successors, changed = None, frozenset[int]()
+    if not follow.null_count:
+        successors = np.ascontiguousarray(follow.to_numpy())
+        ids = pc.unique(pc.list_flatten(table.column(CHANGED))).to_pylist()
+        changed = frozenset(_positions(state.schema, tuple(ids)))
+    return Ending(entry, targets, successors, changed)

@@ -1,0 +1,226 @@
+"""Remote: the committer of a compute node. It looks like an owner's, and asks the owner.
+
+    Transaction --commit--> Remote --Commit--> owner: check, timestamp, log, fold, sync
+                              ^                   |
+            Reader folds the log files <-----------'   before the next snapshot is taken
+
+A compute node writes its workspaces, and the files of large ones, by itself; all that needs to be
+decided in one place is asked for: RowIDs and jobs, the names of tables, the commit. What was
+committed is in the log, and published, before the answer comes; so the next transaction that begins
+here has folded it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from halocline.catalog import CatalogTxn, TableEntry, nodes
+from halocline.clock import Clock
+from halocline.codec import encode as encode_rows
+from halocline.errors import ConflictError, HaloclineError, UsageError
+from halocline.log import DML_A, DML_U
+from halocline.node import wire
+from halocline.node.link import Link
+from halocline.node.parcel import pack_objects, pack_reads
+from halocline.rows.engine import EngineState
+from halocline.rows.state import TableState
+from halocline.rows.system import JobNode
+from halocline.schema import Schema
+from halocline.txn import Committer
+from halocline.txn.commands import Command, Kind
+from halocline.txn.endings import rewrite
+from halocline.txn.record import one_row_record, prepare
+from halocline.txn.work import Work
+from halocline.txn.workspace import Single
+
+
+class Tail:
+    """What a compute node knows of the owner's log: how far it has followed it."""
+
+    failed: BaseException | None = None
+    epoch = 0
+
+    def __init__(self, follow: Callable[[], int], link: Link, clock: Clock) -> None:
+        self._follow = follow
+        """Folds what is new; returns the newest timestamp that can be read here."""
+        self._link = link
+        self._clock = clock
+
+    @property
+    def visible_ts(self) -> int:
+        return self._follow()
+
+    def wait_visible(self, ts: int, timeout: float) -> bool:
+        """Wait until that timestamp can be read here; False when time is up."""
+        until = self._clock.monotonic() + timeout
+        while self.visible_ts < ts:
+            if self._clock.monotonic() >= until:
+                return False
+            self._link.ask(wire.WaitVisible(ts), int)
+        return True
+
+
+class Remote(Committer):
+    """Commits through the owner. Thread-safe, as the owner is."""
+
+    def __init__(self, engine: EngineState, link: Link, tail: Tail, clock: Clock) -> None:
+        # Not that of Committer: there is no lock here, no sequence, and no log to write.
+        self.engine = engine
+        """The newest state that was loaded; open transactions may have an older one."""
+        self.clock = clock
+        self.link = link
+        self.log: Any = tail
+        self.distant = self
+        self.forgotten = []
+        self.nascent: dict[int, int] = {}
+        """Tables that open transactions have created -> the number of the catalog transaction."""
+        self.lapsed: deque[int] = deque()
+        """Catalog transactions whose transactions were forgotten."""
+
+    def commit(self, txn: Work) -> int:
+        """Send the workspace; returns commit_ts once it is durable and visible."""
+        tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
+        definitions = [Command(Kind.DELETE_TABLE, table_id) for table_id in txn.dropped]
+        definitions += [Command(Kind.CREATE_TABLE, table_id) for table_id in txn.created]
+        for changes in tables.values():
+            if changes.objects:
+                rewrite(self, changes)
+        found = [changes.reshape() for changes in tables.values()]
+        reshapes = [reshape for reshape in found if reshape is not None]
+        bulk_rows = self.engine.options.bulk_rows
+        prepared = prepare(0, 0, None, (), definitions, tables, bulk_rows, reshapes)
+        ddl = txn.ddl if isinstance(txn.ddl, RemoteDdl) else None
+        request = wire.Commit(
+            snapshot=txn.snapshot,
+            epoch=self.link.epoch if ddl is None else ddl.epoch,
+            record=bytes(prepared.payload),
+            token=txn.token,
+            ddl=0 if ddl is None else ddl.number,
+            created=tuple(txn.created),
+            dropped=tuple(txn.dropped),
+            reads=pack_reads(txn, self.engine.tables),
+            objects=pack_objects(tables),
+        )
+        try:
+            commit_ts: int = self.link.ask(request, int)
+            return commit_ts
+        finally:
+            if ddl is not None:
+                ddl.settle()
+
+    def commit_single(self, snapshot: int, single: Single) -> int:
+        """The same for a transaction of one row."""
+        state, _, row, target, changed = single
+        if target:
+            ids = state.schema.ids_of(changed)
+            kind, body = DML_U, encode_rows((ids, (target,), (row,)))
+        else:
+            kind, body = DML_A, encode_rows((row,))
+        record = one_row_record(0, 0, 0, 0, kind, state.table_id, 0, body)
+        request = wire.Commit(snapshot, self.link.epoch, record, None, True)
+        commit_ts: int = self.link.ask(request, int)
+        return commit_ts
+
+    def tidy(self, state: TableState) -> None:
+        """The reader tidies up what it has folded."""
+
+    def start_job(
+        self, state: TableState | None, *, rows: int, lease_us: int, job_id: int
+    ) -> JobNode:
+        """The owner logs it."""
+        assert state is not None, "only the owner has jobs of the whole database"
+        ddl = self.nascent.get(state.table_id, 0)
+        request = wire.StartJob(state.table_id, rows, job_id, lease_us, ddl)
+        job: JobNode = self.link.ask(request, JobNode)
+        return job
+
+    def end_job(self, job: JobNode) -> None:
+        """The owner forgets it."""
+        self.link.ask(wire.EndJob(job.job_id), None)
+
+    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+        """The catalog's part of a transaction: it lives at the owner."""
+        while self.lapsed:
+            self.link.ask(wire.EndDdl(self.lapsed.popleft()), None)
+        return RemoteDdl(self, snapshot)
+
+    def check_running(self) -> None:
+        """UsageError when nothing commits any more."""
+        if self.link.closed:
+            raise UsageError("the database is closed")
+
+
+class RemoteDdl(CatalogTxn):
+    """A catalog transaction at the owner, so that conflicts over names surface at once."""
+
+    def __init__(self, remote: Remote, snapshot: int) -> None:
+        # Not that of CatalogTxn: nothing of it is here.
+        self._remote = remote
+        self._snapshot = snapshot
+        self._made: dict[int, TableEntry] = {}
+        self._open_here = True
+        self.epoch = remote.link.epoch
+        self.number: int = remote.link.ask(wire.BeginDdl(snapshot), int)
+
+    def table(self, name: str) -> TableEntry | None:
+        """The table of that name, or None; the commit makes sure that the answer still holds."""
+        found: int = self._remote.link.ask(wire.FindTable(self.number, name), int)
+        return self._entry(found) if found else None
+
+    def tables(self) -> list[TableEntry]:
+        """All tables, by name."""
+        found: list[int] = self._remote.link.ask(wire.ListTables(self.number), list[int])
+        return [self._entry(table_id) for table_id in found]
+
+    def create_table(
+        self, name: str, schema: Schema, *, layout: str, options: Mapping[str, Any]
+    ) -> TableEntry:
+        """A new table, visible here at once."""
+        request = wire.CreateTable(self.number, name, schema.to_wire(), layout)
+        table_id: int = self._remote.link.ask(request, int)
+        node = nodes.CreateTable(
+            table_id=table_id,
+            name=name,
+            schema=request.schema,
+            layout=layout,
+            options=dict(options),
+            next_column_id=max((column.id for column in schema.columns), default=0) + 1,
+        )
+        entry = self._made[table_id] = nodes.table_entry(node, schema)
+        self._remote.nascent[table_id] = self.number
+        return entry
+
+    def drop_table(self, name: str) -> TableEntry:
+        """End the table of that name."""
+        entry = self._entry(self._remote.link.ask(wire.DropTable(self.number, name), int))
+        self._remote.nascent.pop(entry.id, None)
+        return entry
+
+    def settle(self) -> None:
+        """The owner has ended it."""
+        self._open_here = False
+        for table_id in self._made:
+            self._remote.nascent.pop(table_id, None)
+
+    def rollback(self) -> None:
+        """Forget everything. Harmless after a commit, or another rollback."""
+        if self._open_here:
+            self.settle()
+            # An owner that is gone has forgotten it already.
+            with suppress(HaloclineError):
+                self._remote.link.ask(wire.EndDdl(self.number), None)
+
+    def abandon(self) -> None:
+        """May be called in the middle of another request: the next one to come tells the owner."""
+        if self._open_here:
+            self.settle()
+            self._remote.lapsed.append(self.number)
+
+    def _entry(self, table_id: int) -> TableEntry:
+        found = self._made.get(table_id) or self._remote.engine.catalog.table_by_id(table_id)
+        if found is None:
+            raise ConflictError("the table was dropped by another transaction")
+        return found

@@ -1,0 +1,253 @@
+"""Service: the owner's door for other processes of its machine.
+
+    listener --accept--> one thread per connection: Hello, then request, answer, request, answer ...
+
+Threads block; an idle one costs nothing, and a commit waits for the disk in its own, beside those
+of the program itself: all of them share one sync. The database is known by a weak reference, so
+that a program which forgets it without closing is not kept from doing so.
+
+Stopping lets every request that was read to its end be answered. After a fork the child closes its
+copies of the sockets; the threads stayed with the parent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import socket
+import threading
+import weakref
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.node.answers import Answers, Owner
+from halocline.node.channel import BrokenChannelError, Channel
+from halocline.node.endpoint import (
+    Endpoint,
+    listen,
+    new_token,
+    remove_endpoint,
+    write_endpoint,
+)
+from halocline.node.faults import to_wire
+from halocline.node.session import Session
+from halocline.node.wire import (
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    VERSION,
+    Done,
+    Failed,
+    Hello,
+    Welcome,
+    decode_hello,
+    decode_request,
+    encode,
+)
+
+CONNECTIONS_MAX: Final = 256
+HELLO_S: Final = 5
+"""How long a new connection may take to say who it is."""
+REPLY_S: Final = 60
+"""How long a caller may take to read its answer."""
+STOP_S: Final = 600.0
+FORGOTTEN_S: Final = 2.0
+"""How long a request may take whose database was forgotten, or whose process is ending."""
+_logger = logging.getLogger("halocline")
+
+
+class Service:
+    """Listens for one database, from its opening to its end."""
+
+    def __init__(self, owner: Owner, root: str, epoch: int, *, sync: bool) -> None:
+        """Begin to listen, then say where. The caller holds the lock of the database.
+
+        With `sync` every commit of another process is synced, whatever the owner does with its own:
+        others follow the log, and must find there what they have committed.
+        """
+        self.answers = Answers(weakref.ref(owner), sync=sync)
+        self._root = root
+        self._lock = threading.Lock()
+        self._channels: dict[Channel, threading.Thread] = {}
+        self._sessions: dict[int, Session] = {}
+        self._last_session = epoch << 32
+        self._numbers = count((epoch << 32) + 1)
+        """Sessions and catalog transactions of different epochs are never taken for each other."""
+        self._stopping = False
+        remove_endpoint(root)  # of an owner that was killed
+        self._listener, path = listen(CONNECTIONS_MAX)
+        self._endpoint = Endpoint(
+            version=VERSION,
+            socket=path,
+            token=new_token(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            epoch=epoch,
+        )
+        self._thread = threading.Thread(
+            target=_accept,
+            args=(weakref.ref(self), self._listener),
+            name="halocline-service",
+            daemon=True,
+        )
+        self._thread.start()
+        write_endpoint(root, self._endpoint)
+        weakref.finalize(owner, self.stop, FORGOTTEN_S)
+
+    def stop(self, wait_s: float = STOP_S) -> None:
+        """Answer every request that has arrived whole, and no other. The lock is still held.
+
+        Shutting down the way in makes the next send of the other side fail, so whoever sent a
+        request knows whether it will be answered.
+        """
+        if self._stopping:
+            return
+        self._stopping = True
+        remove_endpoint(self._root)
+        with suppress(OSError):  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            busy = list(self._channels.items())
+        for channel, _ in busy:
+            with suppress(OSError):
+                channel.sock.shutdown(socket.SHUT_RD)
+        for _, thread in busy:
+            if thread is not threading.current_thread():
+                thread.join(wait_s)
+
+    def abandon(self) -> None:
+        """In a forked child: the parent goes on listening."""
+        self._stopping = True
+        self._listener.close()
+        for channel in list(self._channels):
+            channel.close()
+
+    def session(self) -> Session:
+        """A session for this very process."""
+        with self._lock:
+            return self._open_session(0)
+
+    # One connection.
+
+    def admit(self, sock: socket.socket) -> None:
+        """Give a connection its thread."""
+        channel = Channel(sock)
+        thread = threading.Thread(
+            target=self._serve, args=(channel,), name="halocline-connection", daemon=True
+        )
+        with self._lock:
+            full = len(self._channels) >= CONNECTIONS_MAX
+            if not (full or self._stopping):
+                self._channels[channel] = thread
+        if full or self._stopping:
+            text = f"the owner serves {CONNECTIONS_MAX} connections already: try later"
+            _refuse(channel, UnavailableError(text if full else "the owner is closing"))
+            return
+        thread.start()
+
+    def _serve(self, channel: Channel) -> None:
+        session: Session | None = None
+        try:
+            channel.limit(HELLO_S, REPLY_S)
+            session = self._greet(channel)
+            while session is not None:  # a listener that stops has shut the way in: see `stop`
+                body = channel.receive(FRAME_BYTES_MAX)
+                if body is None:
+                    break
+                channel.send(self._reply(session, body))
+        except OSError:
+            pass  # they are gone, or do not speak our language
+        finally:
+            with self._lock:
+                self._channels.pop(channel, None)
+            channel.close()
+            if session is not None:
+                self._leave(session)
+
+    def _greet(self, channel: Channel) -> Session | None:
+        """Check who is there; None after a refusal."""
+        body = channel.receive(HELLO_BYTES_MAX)
+        if body is None:
+            return None
+        try:
+            hello: Hello = decode_hello(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BrokenChannelError(str(error)) from error
+        if not hmac.compare_digest(hello.token, self._endpoint.secret):
+            _refuse(channel, UsageError("the token is not that of this database"))
+            return None
+        if hello.version != VERSION:
+            text = (
+                f"this process speaks protocol {hello.version}, the owner {VERSION}: "
+                "processes that share a database must run the same release"
+            )
+            _refuse(channel, UsageError(text))
+            return None
+        with self._lock:
+            session = self._open_session(hello.session)
+        channel.limit(0, REPLY_S)
+        channel.send(Welcome(session.number, self._endpoint.epoch, os.getpid()))
+        return session
+
+    def _reply(self, session: Session, body: bytes) -> Done | Failed:
+        try:
+            request = decode_request(body)
+            return Done(msgspec.Raw(encode(self.answers.answer(session, request))))
+        except HaloclineError as error:
+            return to_wire(error, self.answers.schema_of)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return to_wire(UsageError(f"the request makes no sense: {error}"), _nothing)
+        except Exception as error:  # a bug of ours must not take the owner down
+            _logger.exception("a request of another process failed")
+            return to_wire(error, _nothing)
+
+    # Sessions. The first two with the lock held.
+
+    def _open_session(self, number: int) -> Session:
+        known = self._sessions.get(number)
+        if known is not None:
+            known.connections += 1
+            return known
+        self._last_session += 1
+        session = self._sessions[self._last_session] = Session(self._last_session, self._numbers)
+        return session
+
+    def _leave(self, session: Session) -> None:
+        with self._lock:
+            session.connections -= 1
+            last = not session.connections
+            if last:
+                self._sessions.pop(session.number, None)
+        if last:
+            with suppress(HaloclineError):
+                self.answers.end(session)
+
+
+def _nothing(table: str) -> None:
+    return None
+
+
+def _refuse(channel: Channel, error: HaloclineError) -> None:
+    with suppress(OSError):
+        channel.send(to_wire(error, _nothing))
+    channel.close()
+
+
+def _accept(ref: weakref.ref[Service], listener: socket.socket) -> None:
+    """Until the listener is closed. Between two connections it holds no service."""
+    while True:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        service = ref()
+        if service is None:
+            sock.close()
+            return
+        service.admit(sock)
+        del service

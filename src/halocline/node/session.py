@@ -1,0 +1,127 @@
+"""Session: what the owner keeps for one process that talks to it.
+
+A session is as long as the longest of its connections. What it began and did not commit, jobs and
+catalog transactions, ends with it: files that its jobs have written are then nobody's, and GC
+removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from halocline.catalog import CatalogTxn, TableEntry
+from halocline.errors import ConflictError
+from halocline.rows.state import TableState
+from halocline.rows.system import JobNode
+from halocline.schema import Schema
+from halocline.txn.jobs import give_up, start_job
+
+if TYPE_CHECKING:
+    from halocline.txn import Core
+
+OPEN_MAX: Final = 10_000
+"""Jobs or catalog transactions that one process may have open."""
+
+
+class Session:
+    """Jobs and catalog transactions of one client."""
+
+    def __init__(self, number: int, numbers: Iterator[int]) -> None:
+        """`numbers` are given to catalog transactions: none of them is ever given twice."""
+        self.number = number
+        self._numbers = numbers
+        self.connections = 1
+        self._lock = Lock()
+        self._jobs: dict[int, tuple[JobNode, list[tuple[int, int]]]] = {}
+        self._ddls: dict[int, CatalogTxn] = {}
+        self._made: dict[int, dict[int, TableEntry]] = {}
+        """Tables that each catalog transaction has created, by id."""
+        self._nascent: dict[int, TableState] = {}
+
+    # Jobs.
+
+    def start_job(
+        self, core: Core, state: TableState, *, rows: int, job_id: int, lease_us: int
+    ) -> JobNode:
+        """Log a job, or more RowIDs for one; the session remembers which are whose."""
+        if job_id and (job_id not in self._jobs or job_id not in core.engine.jobs):
+            raise ConflictError("the job is not live any more", table=state.entry.name)
+        if len(self._jobs) >= OPEN_MAX:
+            raise ConflictError("too many jobs are open")
+        job = start_job(core.writing, state, rows=rows, job_id=job_id, lease_us=lease_us)
+        with self._lock:
+            spans = self._jobs.get(job.job_id, (job, []))[1]
+            if rows:
+                spans.append((job.first_rowid, job.first_rowid + rows))
+            self._jobs[job.job_id] = (job, spans)
+        return job
+
+    def job(self, job_id: int) -> tuple[JobNode | None, list[tuple[int, int]]]:
+        """A job of this session, and the RowIDs that it has reserved."""
+        job, spans = self._jobs.get(job_id, (None, []))
+        return job, list(spans)
+
+    def end_job(self, core: Core, job_id: int) -> None:
+        """Given up, or committed: in both cases it is over."""
+        with self._lock:
+            job, _ = self._jobs.pop(job_id, (None, []))
+        if job is not None:
+            give_up(core.writing, [job])
+
+    # The catalog.
+
+    def begin_ddl(self, core: Core, snapshot: int) -> int:
+        """A catalog transaction; its number."""
+        if len(self._ddls) >= OPEN_MAX:
+            raise ConflictError("too many catalog transactions are open")
+        with self._lock:
+            number = next(self._numbers)
+            self._ddls[number] = core.catalog.begin(id(self), snapshot)
+        return number
+
+    def ddl(self, number: int) -> CatalogTxn:
+        found = self._ddls.get(number)
+        if found is None:
+            raise ConflictError("the catalog transaction is not open any more")
+        return found
+
+    def create_table(self, number: int, name: str, schema: Schema, layout: str) -> int:
+        """A table that is there when its catalog transaction commits; its id."""
+        entry = self.ddl(number).create_table(name, schema, layout=layout, options={})
+        self._made.setdefault(number, {})[entry.id] = entry
+        return entry.id
+
+    def end_ddl(self, number: int) -> None:
+        with self._lock:
+            found = self._ddls.pop(number, None)
+            for table_id in self._made.pop(number, {}):
+                self._nascent.pop(table_id, None)
+        if found is not None:
+            found.rollback()  # harmless after its commit
+
+    def nascent(self, core: Core, number: int, table_id: int) -> TableState:
+        """The state of a table that a catalog transaction has created."""
+        state = self._nascent.get(table_id)
+        if state is None:
+            entry = self._made.get(number, {}).get(table_id)
+            if entry is None:
+                raise ConflictError("the catalog transaction does not know the table")
+            state = self._nascent[table_id] = core.new_state(entry)
+        return state
+
+    def settle(self, core: Core, ddl: int) -> None:
+        """A transaction has ended, well or not: what belonged to it is over."""
+        self.end_ddl(ddl)
+        with self._lock:
+            for job_id in [one for one in self._jobs if one not in core.engine.jobs]:
+                del self._jobs[job_id]
+
+    def end(self, core: Core | None) -> None:
+        """The process is gone: so is what it has not committed."""
+        for number in list(self._ddls):
+            self.end_ddl(number)
+        for job_id in list(self._jobs):
+            if core is not None and core.committer is not None and not core.closed:
+                self.end_job(core, job_id)

@@ -1,0 +1,231 @@
+"""What two processes say to each other: requests, replies, and the frames they travel in.
+
+    | length u32 | CRC-32 u32 | body: msgpack array [tag, fields ...] |      little-endian
+
+A client sends one request and reads one reply; the next request follows then. The first is Hello:
+before the token in it has been checked, nothing longer than HELLO_BYTES_MAX is read and nothing
+else is answered. Rows travel as the nodes of a commit record, as the log has them: msgpack for
+few, Arrow IPC for many.
+
+Everything here is hostile until checked. A body is read as its bytes arrive, never allocated by its
+length; the CRC finds bytes that were changed by accident; decoders are typed, and msgspec bounds
+every length inside by the bytes that are there. No pickle.
+
+VERSION changes whenever a field changes its meaning. Both sides must have the same: processes that
+share a database run the same release, or the older one is told so.
+
+Not here: sockets (channel.py), what is done with a request (answers.py), workspaces (parcel.py).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Annotated, Any, Final, Literal, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from halocline.rows.tokens import Token
+
+VERSION: Final = 1
+FRAME_BYTES_MAX: Final = (1 << 30) + (1 << 20)
+"""A record of the log, and something around it."""
+HELLO_BYTES_MAX: Final = 4096
+HEAD: Final = Struct("<II")
+
+_U63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Name = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Fields by position; the tag comes first."""
+
+
+class Hello(_Message, frozen=True, tag="hello"):
+    """Who calls. The token is that of the endpoint file."""
+
+    version: int
+    token: bytes
+    pid: int
+    session: _U63 = 0
+    """Another connection of a session that is open; 0 begins one."""
+
+
+class Ping(_Message, frozen=True, tag="ping"):
+    """Are you there? Answered with the position."""
+
+
+class TableReads(_Message, frozen=True):
+    """What a serializable transaction has read of one table, keys as `Schema.encode_keys` does."""
+
+    table_id: _U63
+    keys: bytes
+    ranges: tuple[tuple[bytes | None, bytes | None], ...]
+    whole: bool
+
+
+class ObjectNotes(_Message, frozen=True):
+    """What the record does not say of the files that a transaction has written."""
+
+    table_id: _U63
+    files: _U63
+    """How many names of the job are used up."""
+    successors: tuple[_U63, ...]
+    """Ids of data objects that hold successors of updated rows; the others hold new rows."""
+
+
+class Commit(_Message, frozen=True, tag="commit"):
+    """A workspace: a commit record whose timestamp and RowIDs are still blank."""
+
+    snapshot: _U63
+    epoch: _U63
+    record: bytes
+    token: Token | None = None
+    single: bool = False
+    """One row and nothing else."""
+    ddl: _U63 = 0
+    """The catalog transaction that belongs to it; 0: none."""
+    created: tuple[_U63, ...] = ()
+    dropped: tuple[_U63, ...] = ()
+    reads: tuple[TableReads, ...] | None = None
+    objects: tuple[ObjectNotes, ...] = ()
+
+
+class FindToken(_Message, frozen=True, tag="token"):
+    """The commit_ts of a token, 0 when it is not known."""
+
+    token: Token
+
+
+class WaitVisible(_Message, frozen=True, tag="wait"):
+    """Answered when that timestamp is visible, or after a second: with the visible one."""
+
+    ts: _U63
+
+
+class StartJob(_Message, frozen=True, tag="job"):
+    """RowIDs and a name for files; `Log a job`, as the owner does for its own."""
+
+    table_id: _U63
+    rows: _U63
+    job_id: _U63 = 0
+    lease_us: _U63 = 0
+    ddl: _U63 = 0
+
+
+class EndJob(_Message, frozen=True, tag="end_job"):
+    """The files of this job will not be committed."""
+
+    job_id: _U63
+
+
+class BeginDdl(_Message, frozen=True, tag="ddl"):
+    """Open a catalog transaction at a snapshot; answered with its number."""
+
+    snapshot: _U63
+
+
+class FindTable(_Message, frozen=True, tag="find_table"):
+    """The id of the table of that name as the catalog transaction sees it, 0 for none."""
+
+    ddl: _U63
+    name: _Name
+
+
+class ListTables(_Message, frozen=True, tag="list_tables"):
+    """The ids of all tables that the catalog transaction sees."""
+
+    ddl: _U63
+
+
+class CreateTable(_Message, frozen=True, tag="create_table"):
+    """Answered with the id of the new table."""
+
+    ddl: _U63
+    name: _Name
+    schema: dict[str, Any]
+    layout: _Name
+
+
+class DropTable(_Message, frozen=True, tag="drop_table"):
+    """Answered with the id of the table that ends."""
+
+    ddl: _U63
+    name: _Name
+
+
+class EndDdl(_Message, frozen=True, tag="end_ddl"):
+    """Forget a catalog transaction."""
+
+    ddl: _U63
+
+
+CommandName = Literal["flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot"]
+
+
+class Command(_Message, frozen=True, tag="command"):
+    """A maintenance call of the database, with the name of a table or snapshot."""
+
+    name: CommandName
+    argument: _Name | None = None
+
+
+Request: TypeAlias = (
+    Ping
+    | Commit
+    | FindToken
+    | WaitVisible
+    | StartJob
+    | EndJob
+    | BeginDdl
+    | FindTable
+    | ListTables
+    | CreateTable
+    | DropTable
+    | EndDdl
+    | Command
+)
+
+
+class Welcome(_Message, frozen=True, tag="welcome"):
+    """The answer to Hello."""
+
+    session: _U63
+    epoch: _U63
+    pid: int
+
+
+class Position(_Message, frozen=True, tag="position"):
+    """Where the owner is."""
+
+    epoch: _U63
+    visible_ts: _U63
+
+
+class Done(_Message, frozen=True, tag="done"):
+    """The result; its type follows from the request."""
+
+    value: msgspec.Raw
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """An error of errors.py: its class and its fields (faults.py)."""
+
+    kind: _Name
+    fields: dict[str, Any]
+    keys: bytes | None = None
+    """Keys among the fields, as `Schema.encode_keys` of the table writes them."""
+
+
+Reply: TypeAlias = Done | Failed
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
+decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
+
+
+def frame(message: Any) -> bytes:
+    """A message, ready to be sent."""
+    body = encode(message)
+    return HEAD.pack(len(body), crc32(body)) + body
