@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Event, Lock, RLock
+from threading import Lock, RLock
 
 from halocline.compaction.gather import Gatherer, is_current, policy_of
 from halocline.compaction.plan import Group, Plan
@@ -51,11 +51,11 @@ class Compactor:
         self._turn = RLock()
         """One who compacts at a time; `claim` is for jobs beside this runner."""
         self._busy: set[ObjectId] = set()
-        self._stopping = Event()
+        self._stopping = False
 
     def stop(self) -> None:
         """Break off what runs, in this thread or in others: the database is being closed."""
-        self._stopping.set()
+        self._stopping = True
 
     def run(self, states: Sequence[TableState]) -> CompactReport:
         """Bring tables into shape, as far as that can be done here.
@@ -164,7 +164,7 @@ class Compactor:
             return _done(group, outcome, commit_ts)
 
     def _check_running(self) -> None:
-        if self._stopping.is_set():
+        if self._stopping:
             raise UnavailableError("the database is being closed")
 
     def _commit(
