@@ -161,10 +161,13 @@ def test_ctrl_c_stays_ctrl_c(duck: Duck, stream: bool) -> None:
 
 def test_a_query_that_a_signal_stops_raises_keyboard_interrupt(duck: Duck) -> None:
     """A real signal, while DuckDB is at work. It may look for signals late, never in vain."""
-    text = "select sum(a.range * b.range) from range(20000) a, range(20000) b"
+
+    def ask() -> None:
+        for _ in range(1000):
+            duck.query("select sum(a.range * b.range) from range(20000) a, range(20000) b", [], {})
+
     timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        for _ in range(1000):
-            duck.query(text, [], {})
+        ask()
     timer.join()
