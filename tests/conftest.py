@@ -7,6 +7,8 @@ ones every time; a failure prints what is needed to see it again.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import HealthCheck, settings
 SIM = os.environ.get("HALOCLINE_SIM", "") not in {"", "0"}
 STARTED = time.monotonic()
 SPARK = Path(__file__).parent / "spark"
+MEMORY = Path("/dev/shm")
 
 # A slow machine must not fail a test that is right, hence no deadline.
 settings.register_profile(
@@ -53,6 +56,39 @@ def sim() -> bool:
     return SIM
 
 
+@pytest.fixture(scope="session")
+def one_duck() -> Iterator[Any]:
+    """A SQL engine for many databases, by its number of threads."""
+    from halocline.read import Duck
+
+    start, started = Duck._start, {}
+
+    def one(threads: int) -> Any:
+        if threads not in started:
+            started[threads] = start(Duck(256 << 20, threads))
+        return started[threads].cursor()
+
+    yield one
+    for instance in started.values():
+        instance.close()
+
+
+@pytest.fixture
+def shared_duck(one_duck: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Databases in memory share one SQL engine: starting and ending one takes 20 ms of work.
+
+    Those on disk have their own, as always: each may look into its own folder only.
+    """
+    from halocline.read import Duck
+
+    start = Duck._start
+
+    def cheap(self: Any) -> Any:
+        return start(self) if self._folder or self._spill else one_duck(self._threads)
+
+    monkeypatch.setattr(Duck, "_start", cheap)
+
+
 @pytest.fixture
 def tiny() -> Any:
     """Options so small that a handful of rows crosses every boundary."""
@@ -70,7 +106,21 @@ def tiny() -> Any:
 
 
 @pytest.fixture
-def open_db(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, for tests that need real files but not a real disk.
+
+    Most of their time would be spent waiting for it. Elsewhere: the usual directory.
+    """
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp(prefix="halocline-", dir=MEMORY))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def open_db(memory_path: Path) -> Iterator[Callable[..., Any]]:
     """Open a database below the test's own directory: `open_db()`, `open_db("other", options=)`.
 
     Whatever is still open when the test ends is checked and closed.
@@ -80,7 +130,7 @@ def open_db(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     opened: list[Any] = []
 
     def open_(name: str = "db", **arguments: Any) -> Any:
-        db = halocline.open(tmp_path / name, **arguments)
+        db = halocline.open(memory_path / name, **arguments)
         opened.append(db)
         return db
 

@@ -106,7 +106,14 @@ def _by_key(txn: hc.Transaction, table: str, key: Any) -> tuple[str, list[Any]]:
 def _tiny(**given: int) -> hc.Options:
     """Small pages and objects. Zeros, which Options may refuse, make one row many for a test."""
     options = hc.Options(
-        page_rows=4, batch_rows=4, sequence_block=4, object_rows=16, background=False
+        page_rows=4,
+        batch_rows=4,
+        sequence_block=4,
+        object_rows=16,
+        log_file_bytes=16384,
+        log_file_bytes_first=8192,
+        sql_threads=1,
+        background=False,
     )
     for name, value in given.items():
         object.__setattr__(options, name, value)
@@ -128,7 +135,7 @@ class Placement:
 
 
 EVERYWHERE = (
-    Placement(name="memory", on_disk=True),
+    Placement(name="memory"),
     Placement(name="arrow", options=_tiny(bulk_rows=0), writer=ArrowByPredicate()),
     Placement(name="objects", place=Flushed, on_disk=True),
     Placement(name="moved", place=Moved),

@@ -16,9 +16,9 @@ from tests.scenario.script import parse
 @pytest.mark.parametrize("placement", EVERYWHERE, ids=lambda placement: placement.name)
 @pytest.mark.parametrize("example", examples("scenario"), ids=lambda example: str(example.line))
 def test_scenarios_of_the_document_run(
-    example: Example, placement: Placement, tmp_path: Path
+    example: Example, placement: Placement, memory_path: Path
 ) -> None:
-    play(parse(example.text, DOCUMENT.name, example.line), tmp_path / "db", placement)
+    play(parse(example.text, DOCUMENT.name, example.line), memory_path / "db", placement)
 
 
 def test_python_of_the_document_runs(db: Any) -> None:

@@ -33,10 +33,10 @@ ANOMALIES = (
 
 @pytest.mark.parametrize("placement", EVERYWHERE, ids=lambda placement: placement.name)
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_scenario(path: Path, placement: Placement, tmp_path: Path) -> None:
+def test_scenario(path: Path, placement: Placement, memory_path: Path) -> None:
     failed = ""
     try:
-        play(read_script(path), tmp_path / "db", placement)
+        play(read_script(path), memory_path / "db", placement)
     except ScenarioFailure as failure:
         failed = str(failure)
     if failed:

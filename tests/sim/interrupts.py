@@ -47,18 +47,19 @@ class Strike(NamedTuple):
 
 
 class _Tracer:
-    def __init__(self, k: int, mode: Mode, inside: str) -> None:
+    def __init__(self, k: int, mode: Mode, inside: str, beside: tuple[str, ...] = ()) -> None:
         self.left = k
         self.mode = mode
         self.inside = inside
+        self.followed = (_PACKAGE, *beside)
         self.where = ""
         # One object each for as long as we live: the interpreter does not hold on to the trace
         # function that it is just calling.
         self.on_frame, self.on_opcode = self.frame, self.opcode
 
     def frame(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called for every new frame: only those of the engine are followed."""
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        """Called for every new frame: only those of the engine are followed, unless told."""
+        if not frame.f_code.co_filename.startswith(self.followed):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
@@ -102,12 +103,19 @@ class _Tracer:
         self.where = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
 
 
-def strike(k: int, mode: Mode, call: Callable[[], object], inside: str = "") -> Strike:
+def strike(
+    k: int,
+    mode: Mode,
+    call: Callable[[], object],
+    inside: str = "",
+    beside: tuple[str, ...] = (),
+) -> Strike:
     """Make the call and interrupt it. Main thread only: nobody else gets signals.
 
-    `inside` names a function: then only opcodes count that run while it does.
+    `inside` names a function: then only opcodes count that run while it does. `beside` names files
+    outside of the engine whose opcodes count, too.
     """
-    tracer = _Tracer(k, mode, inside)
+    tracer = _Tracer(k, mode, inside, beside)
     returned = False
     before, hook = sys.gettrace(), sys.unraisablehook
     handler = signal.signal(signal.SIGINT, tracer.handle)

@@ -20,8 +20,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+<<<<<<< HEAD
 from contextlib import ExitStack, contextmanager, nullcontext
 from threading import Event, Lock, RLock
+=======
+from contextlib import contextmanager
+from threading import Lock, RLock
+>>>>>>> audit
 
 from halocline.compaction.gather import Gatherer, is_current
 from halocline.compaction.plan import CompactPolicy, Group, Plan
@@ -54,11 +59,11 @@ class Compactor:
         self._turn = RLock()
         """One who compacts here at a time; `claim` is for jobs beside it."""
         self._busy: set[ObjectId] = set()
-        self._stopping = Event()
+        self._stopping = False
 
     def stop(self) -> None:
         """Break off what runs, in this thread or in others: the database is being closed."""
-        self._stopping.set()
+        self._stopping = True
 
     def run(
         self,
@@ -180,7 +185,7 @@ class Compactor:
         return _done(group, outcome, commit_ts)
 
     def _check_running(self) -> None:
-        if self._stopping.is_set():
+        if self._stopping:
             raise UnavailableError("the database is being closed")
 
     def _commit(

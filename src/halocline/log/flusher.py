@@ -2,7 +2,7 @@
 
     touch() --wakes--> [ wait for the interval ] --> sync() --> sleep until the next touch
 
-It sleeps on events: an idle database costs nothing. It is a daemon, so a program that forgets to
+It sleeps on bells: an idle database costs nothing. It is a daemon, so a program that forgets to
 close its database can still end; what it had written is in the hands of the operating system.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+
+from halocline.log.bell import Bell
 
 
 class Flusher:
@@ -21,30 +23,28 @@ class Flusher:
         self._interval = interval
         self._sync = sync
         self._fail = fail
-        self._touched = threading.Event()
-        self._stopping = threading.Event()
+        self._touched = Bell()
+        self._stopping = Bell()
         self._thread = threading.Thread(target=self._run, name="halocline-flusher", daemon=True)
         self._thread.start()
 
     def touch(self) -> None:
-        """Something was written. 0.05 us when the thread knows already."""
-        if not self._touched.is_set():
-            self._touched.set()
+        """Something was written."""
+        self._touched.ring()
 
     def stop(self) -> None:
         """End the thread; a sync that runs is finished first. Whoever stops it syncs the rest."""
-        self._stopping.set()
-        self._touched.set()
+        self._stopping.ring()
+        self._touched.ring()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while True:
             self._touched.wait()
             if self._stopping.wait(self._interval):
                 return
-            # Clear first: what is written during the sync must be noticed again. `stop` sets
-            # _stopping before it touches, so a touch that is cleared here is seen by the loop.
-            self._touched.clear()
+            # Before the sync: what is written during it must be noticed again.
+            self._touched.hush()
             try:
                 self._sync()
             except BaseException as error:  # noqa: BLE001 a thread has nobody else to tell

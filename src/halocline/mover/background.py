@@ -8,7 +8,7 @@ once to the log of the program, reported by `troubles`, and left alone for a whi
 time; the others go on, and so does the thread.
 
 The thread must not keep a database in memory that its program has forgotten: between two rounds it
-holds on to two events only, and it ends when its owner is gone, or when the interpreter is about to
+holds on to two bells only, and it ends when its owner is gone, or when the interpreter is about to
 end. A forked child has no such thread.
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from halocline.clock import Clock
+from halocline.log.bell import Bell
 
 ROUND_S: Final = 0.5
 ROUND_S_MIN: Final = 0.02
@@ -48,8 +49,8 @@ class Background:
     def __init__(self, clock: Clock, usable: Callable[[], bool]) -> None:
         self._clock = clock
         self._usable = usable
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
+        self._wake = Bell()
+        self._stopping = Bell()
         self._thread: threading.Thread | None = None
         self.steps: list[Step] = []
 
@@ -70,14 +71,13 @@ class Background:
         loop.start()
 
     def wake(self) -> None:
-        """There is something to do now. 0.05 us when the thread knows already."""
-        if not self._wake.is_set():
-            self._wake.set()
+        """There is something to do now."""
+        self._wake.ring()
 
     def stop(self) -> None:
         """End the thread; the step that runs is finished first."""
-        self._stopping.set()
-        self._wake.set()
+        self._stopping.ring()
+        self._wake.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -94,7 +94,7 @@ class Background:
         """Every step that is not pausing, once; returns the seconds until the next round."""
         rest_s = ROUND_S
         for step in self.steps:
-            if self._stopping.is_set() or not self._usable():
+            if self._stopping.rung or not self._usable():
                 break
             if self._clock.monotonic() >= step.again_at:
                 wish = self._run(step)
@@ -123,11 +123,10 @@ class Background:
         return None
 
 
-def _loop(ref: weakref.ref[Background], wake: threading.Event, stopping: threading.Event) -> None:
+def _loop(ref: weakref.ref[Background], wake: Bell, stopping: Bell) -> None:
     rest_s = ROUND_S
-    while not stopping.is_set():
+    while not stopping.rung:
         wake.wait(rest_s)
-        wake.clear()
         background = ref()
         if background is None:
             return
@@ -135,9 +134,9 @@ def _loop(ref: weakref.ref[Background], wake: threading.Event, stopping: threadi
         del background
 
 
-def _end(thread: threading.Thread, wake: threading.Event, stopping: threading.Event) -> None:
+def _end(thread: threading.Thread, wake: Bell, stopping: Bell) -> None:
     """The owner is gone, or the interpreter is about to be."""
-    stopping.set()
-    wake.set()
+    stopping.ring()
+    wake.ring()
     if thread is not threading.current_thread():
         thread.join(JOIN_S_MAX)

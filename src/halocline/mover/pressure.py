@@ -16,7 +16,7 @@ never fail, and a mover that cannot work (a full disk) makes them slow, not stuc
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Condition
+from threading import Condition, Lock
 from typing import Final
 
 from halocline.clock import Clock
@@ -43,7 +43,9 @@ class Pressure:
         self._policy = policy
         self._clock = clock
         self._used: dict[int, int] = {}
-        self._eased = Condition()
+        # A lock of its own, as a Condition takes its lock in Python: Ctrl-C could leave it taken.
+        self._lock = Lock()
+        self._eased = Condition(self._lock)
         self._measured_at = 0.0
         self.budget_bytes = budget_bytes
         self.wake: Callable[[], None] | None = None
@@ -69,7 +71,7 @@ class Pressure:
 
     def ease(self) -> None:
         """Something has left L0: whoever waits looks again."""
-        with self._eased:
+        with self._lock:
             self._eased.notify_all()
 
     def stop(self) -> None:
@@ -112,5 +114,5 @@ class Pressure:
         return stats.size_bytes - before
 
     def _wait(self, seconds: float) -> None:
-        with self._eased:
+        with self._lock:
             self._eased.wait_for(lambda: self.over_bytes == 0 or self.wake is None, seconds)

@@ -16,6 +16,8 @@ Invariants
   expects, and with its true size before anybody sees it.
 - One thread loads a node; others that want it wait, and see its error only by failing themselves.
 - `load` and `unload` run without the lock, so they may pin nodes themselves.
+- Ctrl-C may strike anywhere: a node that is not ready is in the hands of a thread that will make it
+  so or forget it, and who waits looks again now and then, told or not.
 
 A pin and its close take 1.3 us together.
 """
@@ -26,9 +28,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from threading import Condition, Lock
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from halocline.errors import UnavailableError
+
+LOOK_AGAIN_S: Final = 0.5
+"""A thread that was interrupted may not have told those who wait."""
 
 Load: TypeAlias = Callable[[], tuple[Any, int]]
 """Makes the content of a node and says how many bytes it takes."""
@@ -108,28 +113,43 @@ class Pool:
     def pin(self, node: Hashable, load: Load, *, expect: int = 0) -> Handle:
         """Hold a node, loading it first if need be; `expect` is the size to make room for."""
         with self._lock:
-            while (known := self._nodes.get(node)) is not None:
-                if known.ready:
-                    if not known.pins:
-                        del self._idle[node]
-                    known.pins += 1
-                    self._hits += 1
-                    return Handle(self, known)
-                self._changed.wait()
-            self._misses += 1
-            fresh = self._nodes[node] = _Node(node, 0)
+            known = self._nodes.get(node)
+            if known is not None and known.ready:
+                return self._hold(known)
+        fresh = _Node(node, 0)
         try:
+            known = self._enter(fresh)
+            if known is not None:
+                return known
             self._grow(fresh, expect)
-            value, size = load()
+            fresh.value, size = load()
             self._grow(fresh, size)
+            with self._lock:
+                fresh.ready = True
+                self._changed.notify_all()
         except BaseException:
-            self._forget(fresh)
+            self._give_up(fresh)
             raise
-        with self._lock:
-            fresh.value = value
-            fresh.ready = True
-            self._changed.notify_all()
         return Handle(self, fresh)
+
+    def _hold(self, known: _Node) -> Handle:
+        """With the lock: one more pin of a loaded node."""
+        if not known.pins:
+            del self._idle[known.id]
+        known.pins += 1
+        self._hits += 1
+        return Handle(self, known)
+
+    def _enter(self, fresh: _Node) -> Handle | None:
+        """None: the caller loads the node. Else somebody did, and it waited for them."""
+        with self._lock:
+            while (known := self._nodes.get(fresh.id)) is not None:
+                if known.ready:
+                    return self._hold(known)
+                self._changed.wait(LOOK_AGAIN_S)
+            self._misses += 1
+            self._nodes[fresh.id] = fresh
+            return None
 
     def loaded(self, node: Hashable) -> bool:
         """Is it in memory? (B-01)"""
@@ -170,12 +190,16 @@ class Pool:
 
     def _unpin(self, node: _Node) -> None:
         with self._lock:
-            node.pins -= 1
-            if not node.pins:
-                self._idle[node.id] = node
-                # Whoever waits for room has a candidate now.
-                if self._leaving:
-                    self._changed.notify_all()
+            self._release(node)
+
+    def _release(self, node: _Node) -> None:
+        """With the lock: one pin less."""
+        node.pins -= 1
+        if not node.pins:
+            self._idle[node.id] = node
+            # Whoever waits for room has a candidate now.
+            if self._leaving:
+                self._changed.notify_all()
 
     def _grow(self, node: _Node, size: int) -> None:
         """Let a node that is being loaded take `size` bytes, evicting others as needed."""
@@ -201,7 +225,7 @@ class Pool:
                     return victim
                 self._remove(victim)
             elif self._leaving:
-                self._changed.wait()
+                self._changed.wait(LOOK_AGAIN_S)
             else:
                 raise UnavailableError(
                     f"the {self.name} pool is full: {more} bytes are wanted, and all of the "
@@ -226,9 +250,14 @@ class Pool:
                     self._idle[victim.id] = victim
                 self._changed.notify_all()
 
-    def _forget(self, node: _Node) -> None:
+    def _give_up(self, node: _Node) -> None:
+        """After an error or an interrupt in `pin`: its node is gone, or one that nobody holds."""
         with self._lock:
-            self._remove(node)
+            if self._nodes.get(node.id) is node:
+                if node.ready:  # others may hold it already
+                    self._release(node)
+                else:
+                    self._remove(node)
             self._changed.notify_all()
 
     def _remove(self, node: _Node) -> None:

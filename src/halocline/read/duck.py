@@ -11,6 +11,7 @@ uses: Arrow zero-copy, objects as temporary views over their files (source.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -34,6 +35,8 @@ _SETTINGS = (
     "set global TimeZone='UTC'",
 )
 _QUERY_ERRORS = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
+_INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:")
+"""How DuckDB's errors end when it was Ctrl-C that stopped it."""
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
 
 
@@ -60,10 +63,9 @@ class Duck:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
         cursor = self._cursor()
         try:
-            result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
+            with self._errors(tables):
+                result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
             return as_schema(result, _canonical(result.schema))
-        except duckdb.Error as error:
-            raise self._translate(error, tables) from error
         finally:
             cursor.close()
 
@@ -73,11 +75,9 @@ class Duck:
         """The same, batch by batch; the cursor lives until the reader is done or dropped."""
         cursor = self._cursor()
         try:
-            relation = self._relation(cursor, text, params, tables, quoted)
-            reader = relation.to_arrow_reader(65536)
-        except duckdb.Error as error:
-            cursor.close()
-            raise self._translate(error, tables) from error
+            with self._errors(tables):
+                relation = self._relation(cursor, text, params, tables, quoted)
+                reader = relation.to_arrow_reader(65536)
         except BaseException:
             cursor.close()
             raise
@@ -86,10 +86,9 @@ class Duck:
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
-                for batch in reader:
-                    yield as_schema(batch, schema)
-            except (duckdb.Error, OSError, pa.ArrowException) as error:
-                raise self._translate(error, tables) from error
+                with self._errors(tables):
+                    for batch in reader:
+                        yield as_schema(batch, schema)
             finally:
                 cursor.close()
 
@@ -149,6 +148,16 @@ class Duck:
             instance.execute(f"set threads={self._threads}")
         instance.execute("set lock_configuration=true")
         return instance
+
+    @contextmanager
+    def _errors(self, tables: Tables) -> Iterator[None]:
+        """Errors of DuckDB become ours, and Ctrl-C stays Ctrl-C."""
+        try:
+            yield
+        except (duckdb.Error, OSError, pa.ArrowException, RuntimeError) as error:
+            if str(error).strip().endswith(_INTERRUPTED):
+                raise KeyboardInterrupt from error
+            raise self._translate(error, tables) from error
 
     def _translate(self, error: Exception, tables: Tables) -> HaloclineError:
         """What the caller can do about it: restore a file, give more memory, or fix the query."""

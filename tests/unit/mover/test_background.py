@@ -187,7 +187,7 @@ def test_a_full_disk_is_reported_and_the_rows_move_when_there_is_room() -> None:
     options = hc.Options(page_rows=4, object_rows=16, row_group_rows=8, move_rows=4)
     db: Any = Database(files, "full", options=options, clock=clock)
     db._background.stop()  # this test runs its steps by hand
-    db._background._stopping.clear()
+    db._background._stopping.hush()
     db.create_table("t", {"id": int}, primary_key="id")
     with db.begin() as txn:
         txn.insert("t", [{"id": n} for n in range(8)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from halocline.errors import UnavailableError
 from halocline.objects.pool import Handle, Pool
+from tests.sim.interrupts import strike
 
 
 def content(name: str, size: int = 10) -> Callable[[], tuple[str, int]]:
@@ -284,3 +285,20 @@ def test_a_pool_behaves_as_its_model(steps: list[tuple[int, int, bool]], budget:
                 other.close()
         assert {n for n in range(7) if pool.loaded(n)} == set(sizes)
         assert pool.stats().used_bytes == sum(sizes.values()) <= budget
+
+
+@pytest.mark.parametrize("mode", ["signal", "raise"])
+def test_an_interrupt_at_any_step_of_a_load_leaves_a_node_that_can_be_loaded(mode: Any) -> None:
+    """A node that stayed half loaded would make everybody wait for it for ever."""
+    k = 0
+    hit = True
+    while hit:
+        k += 1
+        pool = Pool("data", 100)
+        hit = strike(k, mode, lambda pool=pool: pool.pin("a", lambda: ("A", 60)).close()).hit
+        with pool.pin("a", lambda: ("A", 60)) as content:
+            assert content == "A"
+        pool.clear()
+        with pool.pin("b", lambda: ("B", 30)):
+            assert pool.stats().used_bytes in (30, 90)
+    assert k > 10

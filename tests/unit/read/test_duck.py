@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -140,3 +143,31 @@ def test_nested_values_come_back_under_the_types_that_are_asked_for() -> None:
         found.validate(full=True)
         assert found.schema.equals(wanted, check_metadata=True)
         assert found.to_pylist() == part.to_pylist()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ctrl_c_stays_ctrl_c(duck: Duck, stream: bool) -> None:
+    """DuckDB makes an error of its own of an interrupt that strikes while it asks Python."""
+
+    class Struck:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            raise KeyboardInterrupt
+
+    tables: Any = {"x": Struck()}
+    with pytest.raises(KeyboardInterrupt):
+        (duck.stream if stream else duck.query)("select * from x", [], tables)
+    assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
+
+
+def test_a_query_that_a_signal_stops_raises_keyboard_interrupt(duck: Duck) -> None:
+    """A real signal, while DuckDB is at work. It may look for signals late, never in vain."""
+
+    def ask() -> None:
+        for _ in range(1000):
+            duck.query("select sum(a.range * b.range) from range(20000) a, range(20000) b", [], {})
+
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ask()
+    timer.join()
