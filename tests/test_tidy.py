@@ -57,6 +57,7 @@ FRONT = {
     "__main__",
     "check",
     "database",
+    "engines",
     "health",
     "maintenance",
     "opening",

@@ -3,6 +3,7 @@
     session.py   a session with fitting settings          scan.py    a table as a DataFrame
     types.py     the engine's types in Spark's words      attach.py  all tables as views
     pins.py      snapshots a session still reads          lease.py   rows that are in no object
+    query.py     SQL of the local engine, on Spark        dialect.py what it means there
     load.py      write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
 

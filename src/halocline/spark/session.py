@@ -46,16 +46,16 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
     `**{"spark.sql.shuffle.partitions": 8}`.
     """
     given = {_dotted(name): _text(value) for name, value in conf.items()}
-    running = _running()
-    if running is not None:
-        if master is not None and running.sparkContext.master != master:
+    found = running()
+    if found is not None:
+        if master is not None and found.sparkContext.master != master:
             raise UsageError(
-                f"a Spark session on {running.sparkContext.master} is running: stop it first, "
+                f"a Spark session on {found.sparkContext.master} is running: stop it first, "
                 f"or leave master out to use it"
             )
         for name, value in given.items():
-            _set(running, name, value)
-        return prepare(running)
+            _set(found, name, value)
+        return prepare(found)
     check_java()
     where = master or os.environ.get("SPARK_MASTER") or "local[*]"
     builder = SparkSession.builder.master(where).appName("halocline")
@@ -89,12 +89,15 @@ def check_session(session: object) -> None:
         raise UsageError("this Spark session has been stopped: start another one")
 
 
-def _running() -> SparkSession | None:
-    active = SparkSession.getActiveSession()
-    if active is None:
-        return None
-    check_session(active)
-    return active
+def running() -> SparkSession | None:
+    """The session of this process, if there is one that runs; nothing is started."""
+    # The active one belongs to a thread: another thread, or one that has called newSession, has
+    # none. The one that was made first is that of the process.
+    for found in (SparkSession.getActiveSession(), SparkSession._instantiatedSession):
+        if found is not None and found.sparkContext._jsc is not None:
+            check_session(found)
+            return found
+    return None
 
 
 def _of_the_machine(master: str) -> dict[str, str]:
@@ -118,9 +121,9 @@ def _memory_mib() -> int:
     return int(min(MEMORY_MIB_MAX, max(MEMORY_MIB_MIN, total * MEMORY_SHARE)))
 
 
-def _set(running: SparkSession, name: str, value: str) -> None:
+def _set(found: SparkSession, name: str, value: str) -> None:
     try:
-        running.conf.set(name, value)
+        found.conf.set(name, value)
     except Exception as error:
         raise UsageError(
             f"{name} can only be set before Spark starts: stop the running session first"
