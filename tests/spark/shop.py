@@ -46,7 +46,9 @@ def fill(db: hc.Database) -> list[int]:
     with db.begin() as txn:
         txn.insert("orders", [row(number) for number in range(200)])
     stamps.append(db.visible_ts)
-    db.flush("orders")
+    with db.begin() as txn:
+        txn.insert("orders", [row(number) for number in range(200, 210)])
+    db.flush("orders")  # two commits in one object
     with db.begin() as txn:
         txn.delete("orders", where="id % 10 = 3")
         txn.update("orders", where="id % 10 = 4", set={"name": "changed"})

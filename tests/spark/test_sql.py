@@ -45,19 +45,27 @@ PLAIN = (
     "select cast(real as bigint) from orders where real < 1e6 and not real = 'nan'::double",
     "select id from orders where clock > time '01:02:03.000020'",
     "select cast(day as timestamp), cast(moment as date), cast('2024-02-03' as date) from orders",
-    "select cast(amount as decimal(10,1)), round(amount, 1), round(amount), floor(amount), "
-    "ceil(amount) from orders",
-    "select case when small > 10 then 'many' when small is null then 'none' else 'few' end, "
-    "coalesce(name, 'nobody'), nullif(small, 3), if(flag, 1, 2) from orders",
-    "select upper(name), lower(name), length(name), name || '!', concat(name, '?', null), "
-    "substring(name, 2, 3), replace(name, 'n', 'm'), position('a' in name), trim('  x ') "
-    "from orders",
+    (
+        "select cast(amount as decimal(10,1)), round(amount, 1), round(amount), floor(amount), "
+        "ceil(amount) from orders"
+    ),
+    (
+        "select case when small > 10 then 'many' when small is null then 'none' else 'few' end, "
+        "coalesce(name, 'nobody'), nullif(small, 3), if(flag, 1, 2) from orders"
+    ),
+    (
+        "select upper(name), lower(name), length(name), name || '!', concat(name, '?', null), "
+        "substring(name, 2, 3), replace(name, 'n', 'm'), position('a' in name), trim('  x ') "
+        "from orders"
+    ),
     "select id from orders where name like 'n%1' or name ilike 'NAME 2' or name like '%\\%'",
     "select id from orders where name like 'name!_%' escape '!'",
     "select id from orders where starts_with(name, 'name 1') or contains(name, '7')",
     "select year(day), month(day), day(day), quarter(day), extract(hour from moment) from orders",
-    "select date_trunc('month', day), date_trunc('day', naive), day + interval 1 month, "
-    "day - interval '3' day, naive + interval 90 minute from orders",
+    (
+        "select date_trunc('month', day), date_trunc('day', naive), day + interval 1 month, "
+        "day - interval '3' day, naive + interval 90 minute from orders"
+    ),
     "select day - date '2024-01-01', day + 3 from orders",
     "select id from orders where day between date '2024-01-03' and date '2024-01-09'",
     "select id from orders where name is not distinct from null or flag is true",
@@ -77,19 +85,23 @@ PLAIN = (
     "select id from orders o where exists (select 1 from customers c where c.id = o.small)",
     "select id from orders where small not in (select id from customers where id > 5)",
     "select id, (select max(town) from customers c where c.id = o.small) as town from orders o",
-    "with few as (select * from orders where id < 50), orders as (select id from few) "
-    "select count(*) as n, max(id) from orders",
+    (
+        "with few as (select * from orders where id < 50), orders as (select id from few) "
+        "select count(*) as n, max(id) from orders"
+    ),
     "select * from (select id, small from orders where flag) q(a, b) where a < 100 and b > 3",
     "select x, y from (values (1, 'a'), (2, null)) v(x, y)",
     "select 1, 1.5, 'it''s \\ here', true, null, 10000000000, date '2024-01-01', 1e0",
     "select name, flag, sum(small) from orders group by rollup (name, flag)",
     "select pair.a, pair.b, many from shapes",
-    "select id as \"select\", name as \"a b\" from orders where id = 1",
+    'select id as "select", name as "a b" from orders where id = 1',
     "select id, id, small as id from orders where id < 5",
     "select * exclude (data, real) from orders where id > 100",
-    "select sum(i8), sum(i32), sum(f32), min(i8), max(money), sum(money), i32 + i8 from shapes "
-    "group by i32, i8",
-)  # fmt: skip
+    (
+        "select sum(i8), sum(i32), sum(f32), min(i8), max(money), sum(money), i32 + i8 from shapes "
+        "group by i32, i8"
+    ),
+)
 
 # Rows in exactly this order.
 ORDERED = (
@@ -99,12 +111,16 @@ ORDERED = (
     "select id, real from orders order by real, id",
     "select id, real from orders order by real desc, id",
     "select name, count(*) as n, sum(amount) from orders group by 1 order by n desc, 1",
-    "select id, row_number() over (partition by name order by id) as n, rank() over (order by "
-    "name) as r, lag(small) over (order by id) as before, sum(small) over (order by id rows "
-    "between 2 preceding and current row) as three, ntile(4) over (order by id) as part "
-    "from orders order by id",
-    "select id, row_number() over (partition by name order by small desc, id) as r from orders "
-    "qualify r = 1 order by id",
+    (
+        "select id, row_number() over (partition by name order by id) as n, rank() over (order by "
+        "name) as r, lag(small) over (order by id) as before, sum(small) over (order by id rows "
+        "between 2 preceding and current row) as three, ntile(4) over (order by id) as part "
+        "from orders order by id"
+    ),
+    (
+        "select id, row_number() over (partition by name order by small desc, id) as r from orders "
+        "qualify r = 1 order by id"
+    ),
     "select max(id) as top, name from orders group by name order by top",
     "select id from orders union all select id from customers order by 1 desc limit 30",
 )

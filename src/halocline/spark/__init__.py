@@ -6,6 +6,7 @@
     query.py     SQL of the local engine, on Spark        dialect.py what it means there
     load.py      write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
+    workers.py   do executors have the package            files.py   Spark's reader, told exactly
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.

@@ -42,6 +42,7 @@ _NAMED: Final = {
     "DATE": "date",
     "TIME": "time",
     "TIMESTAMP": "timestamp",
+    "TIMESTAMPNTZ": "timestamp",
     "TIMESTAMPTZ": "timestamptz",
 }
 _OF_VALUES: Final[tuple[tuple[type, str], ...]] = (

@@ -114,7 +114,8 @@ def plan_frame(
         parts.append(_without(late, gone))
     if rows.num_rows or not parts:
         parts.append(files.frame(session, rows, max_rows=ROWS_IN_PLAN_MAX))
-    return reduce(DataFrame.unionAll, [part.select(*map(_column, names)) for part in parts])
+    shown = [quoted(name) for name in names]  # as text: a call into Java for all, not for each
+    return reduce(DataFrame.unionAll, [part.selectExpr(*shown) for part in parts])
 
 
 def _read(session: SparkSession, state: TableState, entries: Sequence[ObjectEntry]) -> DataFrame:
@@ -151,10 +152,6 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     if isinstance(columns, str) or not columns:
         raise UsageError("columns= must be a list of names")
     return [schema.names[schema.position(name)] for name in columns]
-
-
-def _column(name: str) -> Any:
-    return F.col(quoted(name))
 
 
 def quoted(name: str) -> str:
