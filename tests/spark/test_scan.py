@@ -66,8 +66,8 @@ def test_filters_and_columns_reach_clean_dirty_and_late_files(spark: Any, db: hc
         for scan in scans(hs.table(spark, db, "orders", at=ts).where("small > 10").select("id")):
             assert "GreaterThan(small,10)" in scan.partition("PushedFilters:")[2]
             assert "name" not in read_schema(scan)
-            kind = "late" if "_commit_ts" in read_schema(scan) else "dirty"
-            found[kind if "_rowid" in read_schema(scan) else "clean"] = scan
+            kind = "dirty" if "_rowid" in read_schema(scan) else "clean"
+            found["late" if "_commit_ts" in read_schema(scan) else kind] = scan
     assert set(found) == {"clean", "dirty", "late"}
     assert "LessThanOrEqual(_commit_ts" in found["late"]
 
