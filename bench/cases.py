@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import budget, disk, engine, large, ours, scans, sqlite, tiers
+from bench import budget, disk, engine, large, ours, scans, sparkread, sqlite, tiers
 from bench.harness import Case, Measurement, Side, anew
 
 FULL = "SQLite, synchronous=FULL"
@@ -93,6 +93,32 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "upserts": 5 if quick else 40,
                 "singles": 500 if quick else 5_000,
             },
+        ),
+        *_spark_reads(quick),
+    ]
+
+
+def _spark_reads(quick: bool) -> list[Measurement]:
+    """Reading through Spark next to Spark's own reader; limits are on the ratio of times."""
+    scale, rounds = (0.1, 2) if quick else (1, 5)
+    return [
+        Measurement(
+            name="spark-scan",
+            title="Spark, lineitem through hs.table against read.parquet on the same files",
+            measure=sparkread.scan,
+            settings={"scale": scale, "rounds": rounds},
+        ),
+        Measurement(
+            name="spark-planning",
+            title="Spark, planning a table of many objects",
+            measure=sparkread.planning,
+            settings={"objects": 1000, "tombstones": 100_000},
+        ),
+        Measurement(
+            name="spark-tpch",
+            title="Spark, 22 queries of TPC-H through hs.attach against views over the same files",
+            measure=sparkread.queries,
+            settings={"scale": scale, "rounds": 1 if quick else 3},
         ),
     ]
 

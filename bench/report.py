@@ -122,11 +122,16 @@ def _cells(line: Line) -> tuple[str, ...]:
     if line["error"]:
         measured = "failed"
     elif "value" in line:
-        measured, spread = f"{line['value']:,.0f} {line['value_unit']}", line["note"]
+        measured, spread = f"{_number(line['value'])} {line['value_unit']}", line["note"]
     elif "us" in line:
         measured = f"{line['us']:,.2f} us/{line['unit']}"
         spread = f"{line['us_low']:,.2f} to {line['us_high']:,.2f}"
     return (line["title"], line["side"], measured, spread, _ratio(line), _verdict(line))
+
+
+def _number(value: float) -> str:
+    """Whole when it is large, with two digits when it is a share or a ratio."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.2f}"
 
 
 def _ratio(line: Line) -> str:
@@ -140,7 +145,7 @@ def _ratio(line: Line) -> str:
 def _verdict(line: Line) -> str:
     goal = f"{line['target']:g}x" if line.get("target") is not None else ""
     if line.get("limit") is not None:
-        goal = f"<= {line['limit']:,.0f}"
+        goal = f"<= {_number(line['limit'])}"
     return {True: f"reached {goal}", False: f"MISSED {goal}", None: goal}[line.get("reached")]
 
 

@@ -56,6 +56,7 @@ FRONT = {
     "__init__",
     "check",
     "database",
+    "engines",
     "health",
     "maintenance",
     "membership",

@@ -86,6 +86,9 @@ class Options:
     """Longest primary key, in order-preserving bytes."""
     sql_threads: int = 0
     """Threads of the local SQL engine; 0 means all cores."""
+    spark_bytes: int = 4 * GIB
+    """With engine="auto": a query that has to look into this many bytes of objects goes to the
+    Spark session that runs, if there is one."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -97,7 +100,7 @@ class Options:
                 if type(value) is not bool:
                     raise UsageError(f"option {field.name} is True or False, not {value!r}")
                 continue
-            lowest = 0 if field.name in ("sql_threads", "bulk_rows") else 1
+            lowest = 0 if field.name in ("sql_threads", "bulk_rows", "spark_bytes") else 1
             if type(value) is not int or value < lowest:
                 raise UsageError(
                     f"option {field.name} must be a whole number, at least {lowest}, not {value!r}"

@@ -16,6 +16,11 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
+<<<<<<< HEAD
+=======
+from halocline import engines
+from halocline.checkpoint import Pins
+>>>>>>> sparkread
 from halocline.checkpoint.snapshots import find_snapshot
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import Gatherer
@@ -227,10 +232,10 @@ class Database(Membership):
         engine: str = "local",
         stream: bool = False,
     ) -> pa.Table | pa.RecordBatchReader:
-        """Run a SELECT in a short transaction of its own."""
-        if engine != "local":
-            raise UsageError(f"engine must be 'local' in this version, not {engine!r}")
+        """Run a SELECT in a short transaction of its own; `engine` is local, spark or auto."""
         with self._begin_reading(at) as txn:
+            if engine != "local":
+                return engines.select(self._core, txn, text, params, engine, stream=stream)
             return txn.sql(text, params, stream=stream)
 
     def changes(self, table: str, since: At, until: At | None = None) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from halocline.errors import UnavailableError, UsageError
-from halocline.spark import java
+from halocline.spark import java, workers
 from halocline.spark.session import check_session, prepare, session
 from halocline.spark.types import spark_schema
 
@@ -40,6 +42,29 @@ def test_a_running_session_is_used_again(spark: Any) -> None:
     assert session("local[2]") is spark
     with pytest.raises(UsageError, match="is running"):
         session("local[7]")
+
+
+def test_the_running_session_is_found_from_any_thread(spark: Any) -> None:
+    spark.newSession().sql("select 1")  # after this nobody is active in the thread
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(session).result() is spark
+    assert session() is spark
+
+
+def test_executors_without_the_package_are_found_before_a_job_starts(
+    spark: Any, tmp_path: Path
+) -> None:
+    workers.check_workers(spark)
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o700)
+    context = spark.sparkContext
+    before, context.pythonExec = context.pythonExec, str(bare)
+    try:
+        with pytest.raises(UsageError, match="cannot import halocline"):
+            workers.check_workers(spark)
+    finally:
+        context.pythonExec = before
 
 
 def test_settings_can_be_written_with_underscores(spark: Any) -> None:

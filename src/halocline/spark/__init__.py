@@ -3,10 +3,12 @@
     session.py   a session with fitting settings          scan.py    a table as a DataFrame
     types.py     the engine's types in Spark's words      attach.py  all tables as views
     pins.py      snapshots a session still reads          lease.py   rows that are in no object
+    query.py     SQL of the local engine, on Spark        dialect.py what it means there
     load.py      write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
     compact.py   compaction, from the driver's side       merging.py what an executor does in it
     maintain.py  all that is owed, again and again        jobs.py    watched, and broken off
+    workers.py   do executors have the package            files.py   Spark's reader, told exactly
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.

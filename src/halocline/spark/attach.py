@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from halocline.spark.owner import Owner, check_owner
 from halocline.spark.pins import Pin
-from halocline.spark.scan import frame
+from halocline.spark.scan import frame, quoted
 from halocline.spark.session import prepare
 
 
@@ -58,7 +58,7 @@ class Views:
 
     def refresh(self, at: Any = None) -> int:
         """Show the newest snapshot, or another one, in all views; returns its timestamp."""
-        pin = Pin(self._owner, at)
+        pin = Pin(self._session, self._owner, at, handle=True)
         try:
             with self._owner.begin(at=pin.ts) as txn:
                 tables = txn.tables()
@@ -67,7 +67,7 @@ class Views:
             pin.release()
             raise
         for name, rows in frames.items():
-            rows.createOrReplaceTempView(self._prefix + name)
+            rows.createOrReplaceTempView(quoted(self._prefix + name))
         for view in set(self._names) - {self._prefix + name for name in tables}:
             self._session.catalog.dropTempView(view)
         self._names = [self._prefix + name for name in tables]

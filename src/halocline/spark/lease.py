@@ -3,8 +3,10 @@
     small   travel inside the plan (createDataFrame from Arrow)
     large   become a Parquet file among the table's objects, written by a job with a lease
 
-The file belongs to no table: when the lease is over, the job is dead and GC removes it. Executors
-on other machines find it where they find the objects.
+The file belongs to no table: when its snapshot is released, or the lease is over, the job is dead
+and GC removes it. Executors on other machines find it where they find the objects.
+
+A handle that only reads can log no job, so there all rows travel inside the plan.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from halocline.objects.shelf import object_key
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.spark.files import read_files
-from halocline.spark.owner import Owner
 from halocline.spark.pins import LEASE
 from halocline.spark.types import spark_schema
+from halocline.txn import Core
 from halocline.txn.jobs import start_job
 
 GROUP_ROWS: Final = 122_880
@@ -34,27 +36,30 @@ GROUP_ROWS: Final = 122_880
 class LeasedFiles:
     """Writes the files of one plan."""
 
-    def __init__(self, owner: Owner, state: TableState) -> None:
-        self._owner = owner
+    def __init__(self, core: Core, state: TableState, jobs: list[JobNode]) -> None:
+        self._core = core
         self._state = state
+        self._jobs = jobs
+        """Where whoever ends the plan finds the job that has written for it."""
         self._job: JobNode | None = None
         self._numbers = count()
 
     def frame(self, session: SparkSession, rows: pa.Table, *, max_rows: int) -> DataFrame:
         """The rows as a DataFrame."""
         schema = spark_schema(rows.schema)
-        if rows.num_rows <= max_rows or self._owner.core.committer is None:
+        if rows.num_rows <= max_rows or self._core.committer is None:
             return session.createDataFrame(rows, schema=schema)
         return read_files(session, [self._write(rows)], schema)
 
     def _write(self, rows: pa.Table) -> str:
-        shelf, core = self._state.shelf, self._owner.core
+        shelf, core = self._state.shelf, self._core
         if not shelf.root:
             raise UsageError("the objects of this database are in memory: Spark cannot read them")
         if self._job is None:
             assert core.committer is not None
             lease_us = core.clock.wall_us() + int(parse_duration(LEASE) * 1e6)
             self._job = start_job(core.committer, self._state, lease_us=lease_us)
+            self._jobs.append(self._job)
         sink = io.BytesIO()
         pq.write_table(
             rows, sink, compression="zstd", row_group_size=GROUP_ROWS, write_page_checksum=True

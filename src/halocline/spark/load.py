@@ -49,6 +49,7 @@ from halocline.spark.task import (
     run,
 )
 from halocline.spark.types import arrow_schema
+from halocline.spark.workers import check_workers
 from halocline.txn import Transaction
 from halocline.txn.commands import Kind
 from halocline.txn.jobs import start_job
@@ -106,6 +107,7 @@ def _write(df: DataFrame, db: Any, name: str, mode: Mode, token: Any) -> LoadRep
             return LoadReport(table=name, commit_ts=txn.commit_ts, already_committed=True)
         columns = _columns(df, state.schema, mode)
         _check_store(df, state)
+    check_workers(df.sparkSession)
     if sum(count for _, count in state.pages()) > ROWS_ALONG_MAX:
         owner.flush(name)  # so that L0 need not travel
     with owner.begin(token=token) as txn:

@@ -11,7 +11,7 @@ caller reach both Parquet scans, because all that stands above them is a project
 Files are named one by one: no listing, no globbing, nothing ignored when it is missing or damaged;
 page checksums are verified by the reader.
 
-Not here: keeping the files alive (pins.py), writing them (write.py).
+Not here: keeping the files alive (pins.py), writing those of L0 (lease.py).
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import sqlglot
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import UsageError
 from halocline.objects.columns import COMMIT_TS, ROWID
+from halocline.read.plan import ScanPlan
 from halocline.read.prune import compile_where
 from halocline.read.scan import memory_table, take_plan
-from halocline.read.statement import parse_where
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.schema import Schema
+from halocline.spark.dialect import translate_where
 from halocline.spark.files import read_files
 from halocline.spark.lease import LeasedFiles
 from halocline.spark.owner import Owner, check_owner, state_of
-from halocline.spark.pins import Pin, hold
+from halocline.spark.pins import Pin
 from halocline.spark.session import prepare
 from halocline.spark.types import spark_schema
 
 ROWS_IN_PLAN_MAX: Final = 20_000
 """More rows of L0 than this travel as a file: 1 M rows inside the plan cost 3-4 s per query."""
-BROADCAST_MAX: Final = 8_000_000
-"""More dead rows than this are joined by a shuffle."""
+BROADCAST_MAX: Final = 2_000_000
+"""More dead rows than this are joined by a shuffle: 2 M take some 50 MB of every executor."""
 
 
 def table(
@@ -63,7 +63,7 @@ def table(
     """
     owner = check_owner(db)
     prepare(session)
-    pin = hold(session, owner, at)
+    pin = Pin(session, owner, at)
     try:
         return frame(session, owner, name, pin, columns=columns, where=where)
     except BaseException:
@@ -86,30 +86,36 @@ def frame(
         schema = state.schema
         names = _names(schema, columns)
         predicate = None if where is None else compile_where(where, None, schema)
+        text = None if where is None else translate_where(where, schema, name)
         plan = take_plan(state, pin.ts, predicate)
         rows = memory_table(schema, plan)
-    files = LeasedFiles(owner, state)
+    files = LeasedFiles(owner.core, state, pin.jobs)
+    result = plan_frame(session, state, plan, rows, files, names)
+    return result if text is None else result.where(text)
+
+
+def plan_frame(
+    session: SparkSession,
+    state: TableState,
+    plan: ScanPlan,
+    rows: pa.Table,
+    files: LeasedFiles,
+    names: Sequence[str],
+) -> DataFrame:
+    """A plan and its rows in memory as a DataFrame of these columns."""
     parts = []
     if plan.clean:
         parts.append(_read(session, state, plan.clean))
+    gone = _dead(session, files, plan.dead)
     if plan.dirty:
-        parts.append(_without(session, files, _read(session, state, plan.dirty), plan.dead))
+        parts.append(_without(_read(session, state, plan.dirty), gone))
     if plan.late:
-        late = _read(session, state, plan.late).where(F.col(COMMIT_TS) <= F.lit(pin.ts))
-        parts.append(_without(session, files, late, plan.dead))
+        late = _read(session, state, plan.late).where(F.col(COMMIT_TS) <= F.lit(plan.ts))
+        parts.append(_without(late, gone))
     if rows.num_rows or not parts:
         parts.append(files.frame(session, rows, max_rows=ROWS_IN_PLAN_MAX))
-    result = reduce(DataFrame.unionAll, [part.select(*map(_column, names)) for part in parts])
-    return result if where is None else result.where(to_spark(where, schema, name))
-
-
-def to_spark(where: str, schema: Schema, table: str) -> str:
-    """A predicate in Spark's dialect; UsageError when it is not one."""
-    checked = parse_where(where, schema, table)
-    try:
-        return sqlglot.transpile(checked, read="duckdb", write="spark")[0]
-    except sqlglot.errors.SqlglotError as error:
-        raise UsageError(f"this predicate has no form in Spark: {where!r}") from error
+    shown = [quoted(name) for name in names]  # as text: a call into Java for all, not for each
+    return reduce(DataFrame.unionAll, [part.selectExpr(*shown) for part in parts])
 
 
 def _read(session: SparkSession, state: TableState, entries: Sequence[ObjectEntry]) -> DataFrame:
@@ -125,16 +131,19 @@ def _path(state: TableState, entry: ObjectEntry) -> str:
     return path
 
 
-def _without(
-    session: SparkSession, files: LeasedFiles, rows: DataFrame, dead: Int64Array
-) -> DataFrame:
-    """Rows whose version has not ended. The dead are few, so they travel to the rows."""
+def _dead(session: SparkSession, files: LeasedFiles, dead: Int64Array) -> DataFrame | None:
+    """The RowIDs that have ended, told how to travel to the rows."""
     if not len(dead):
-        return rows
+        return None
     ids = pa.table({ROWID: pa.array(np.asarray(dead), pa.int64())})
     gone = files.frame(session, ids, max_rows=ROWS_IN_PLAN_MAX)
-    gone = F.broadcast(gone) if len(dead) <= BROADCAST_MAX else gone
-    return rows.join(gone, on=ROWID, how="left_anti")
+    # Without a hint Spark would go by the size of the file, in which RowIDs take hardly a byte.
+    return gone.hint("broadcast" if len(dead) <= BROADCAST_MAX else "merge")
+
+
+def _without(rows: DataFrame, gone: DataFrame | None) -> DataFrame:
+    """Rows whose version has not ended."""
+    return rows if gone is None else rows.join(gone, on=ROWID, how="left_anti")
 
 
 def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
@@ -145,5 +154,6 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     return [schema.names[schema.position(name)] for name in columns]
 
 
-def _column(name: str) -> Any:
-    return F.col("`" + name.replace("`", "``") + "`")
+def quoted(name: str) -> str:
+    """A name as Spark's parser takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"

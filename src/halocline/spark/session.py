@@ -5,7 +5,9 @@
 
 Settings of the machine (memory, Java options, logging) only count for a Java process that starts
 now. What queries depend on is set on every session we are given, by `prepare`: the listing
-threshold (a thousand paths: 0.3 s to plan instead of 3-7 s) and the TIME type.
+threshold (a thousand paths: 0.3 s to plan instead of 3-7 s), the TIME type, and one optimizer rule
+less: it fails with a NoSuchElementException on a scalar subquery in the SELECT list over a union,
+which a table with dead rows or rows in memory is.
 
 Not here: which session a DataFrame of the caller's belongs to (the DataFrame knows).
 """
@@ -37,6 +39,8 @@ _DEFAULTS: dict[str, str] = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 _ALWAYS = ("spark.sql.timeType.enabled", "spark.sql.sources.parallelPartitionDiscovery.threshold")
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_BROKEN_RULE = "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion"
 
 
 def session(master: str | None = None, **conf: Any) -> SparkSession:
@@ -46,16 +50,16 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
     `**{"spark.sql.shuffle.partitions": 8}`.
     """
     given = {_dotted(name): _text(value) for name, value in conf.items()}
-    running = _running()
-    if running is not None:
-        if master is not None and running.sparkContext.master != master:
+    found = running()
+    if found is not None:
+        if master is not None and found.sparkContext.master != master:
             raise UsageError(
-                f"a Spark session on {running.sparkContext.master} is running: stop it first, "
+                f"a Spark session on {found.sparkContext.master} is running: stop it first, "
                 f"or leave master out to use it"
             )
         for name, value in given.items():
-            _set(running, name, value)
-        return prepare(running)
+            _set(found, name, value)
+        return prepare(found)
     check_java()
     where = master or os.environ.get("SPARK_MASTER") or "local[*]"
     builder = SparkSession.builder.master(where).appName("halocline")
@@ -73,6 +77,9 @@ def prepare(session: SparkSession) -> SparkSession:
     for name in _ALWAYS:
         if session.conf.get(name, "") != _DEFAULTS[name]:
             session.conf.set(name, _DEFAULTS[name])
+    excluded = session.conf.get(_EXCLUDED, "") or ""
+    if _BROKEN_RULE not in excluded:
+        session.conf.set(_EXCLUDED, ",".join(filter(None, [excluded, _BROKEN_RULE])))
     return session
 
 
@@ -89,12 +96,15 @@ def check_session(session: object) -> None:
         raise UsageError("this Spark session has been stopped: start another one")
 
 
-def _running() -> SparkSession | None:
-    active = SparkSession.getActiveSession()
-    if active is None:
-        return None
-    check_session(active)
-    return active
+def running() -> SparkSession | None:
+    """The session of this process, if there is one that runs; nothing is started."""
+    # The active one belongs to a thread: another thread, or one that has called newSession, has
+    # none. The one that was made first is that of the process.
+    for found in (SparkSession.getActiveSession(), SparkSession._instantiatedSession):
+        if found is not None and found.sparkContext._jsc is not None:
+            check_session(found)
+            return found
+    return None
 
 
 def _of_the_machine(master: str) -> dict[str, str]:
@@ -118,9 +128,9 @@ def _memory_mib() -> int:
     return int(min(MEMORY_MIB_MAX, max(MEMORY_MIB_MIN, total * MEMORY_SHARE)))
 
 
-def _set(running: SparkSession, name: str, value: str) -> None:
+def _set(found: SparkSession, name: str, value: str) -> None:
     try:
-        running.conf.set(name, value)
+        found.conf.set(name, value)
     except Exception as error:
         raise UsageError(
             f"{name} can only be set before Spark starts: stop the running session first"
