@@ -3,15 +3,19 @@
     session.py   a session with fitting settings          scan.py    a table as a DataFrame
     types.py     the engine's types in Spark's words      attach.py  all tables as views
     pins.py      snapshots a session still reads          lease.py   rows that are in no object
-    load.py      write jobs, from the driver's side       base.py    the table they meet
+    load.py      load, delete, update                     merge.py   merge, with conditions
+    job.py       write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
+    condition.py which rows a merge means
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.
 """
 
 from halocline.spark.attach import Views, attach
-from halocline.spark.load import LoadReport, delete, load, update
+from halocline.spark.job import LoadReport
+from halocline.spark.load import delete, load, update
+from halocline.spark.merge import merge
 from halocline.spark.pins import release
 from halocline.spark.scan import table
 from halocline.spark.session import session
@@ -22,6 +26,7 @@ __all__ = [
     "attach",
     "delete",
     "load",
+    "merge",
     "release",
     "session",
     "table",
