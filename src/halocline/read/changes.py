@@ -16,7 +16,7 @@ does not matter: the feed is the same before and after every move, rewrite and c
   made after `since` is left out: the objects it replaced hold the same, and more.
 - A version that began and ended in one commit was never visible; its successor is an insert.
 - A bulk job may have ended a version that had ended before: the earliest tombstone counts, so one
-  whose version had ended by `since` is no event.
+  whose version had ended by `since`, or was dropped by then, is no event.
 - Rows of an object that TRUNCATE ended have no tombstones: those that lived end with it.
 """
 
@@ -98,7 +98,10 @@ def read_events(state: TableState, since: int, until: int, *, rows: bool = False
     begins += [_began_in(state, entry, since, until) for entry in data]
     began, ended = _once(begins), _once(ends)
     if any(since < e.created_at <= until and not e.stats.committed for e in (*data, *tombstones)):
-        ended = ended[~ended_mask(state, ended[:, 0], since)]
+        located = Located(state, shape, ended[:, 0].copy())
+        _find_ended(state, located, ended, ends, data)
+        known = located.known() | np.isin(ended[:, 0], began[:, 0])
+        ended = ended[known & ~ended_mask(state, ended[:, 0], since)]
     born_dead = _born_dead(began, ended)
     began = began[~np.isin(began[:, 0], born_dead)]
     ended = ended[~np.isin(ended[:, 0], born_dead)]
