@@ -24,7 +24,6 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.config import parse_duration
 from halocline.errors import (
     CorruptionError,
     DuplicateKeyError,
@@ -58,7 +57,6 @@ from halocline.txn.commands import Kind
 from halocline.txn.jobs import start_job
 from halocline.txn.objectparts import Ending, ObjectParts, file_of
 
-LEASE: Final = "1d"
 PARTITION_BYTES: Final = 192 << 20
 BLIND: Final[dict[tuple[str, str], Mode]] = {
     ("update", "insert"): "upsert",
@@ -180,12 +178,9 @@ def start(owner: Owner, txn: Transaction, name: str, spec: Spec, partitions: int
     """Log the job, and give the transaction room for its files."""
     core, state = owner.core, state_of(txn, name)
     assert core.committer is not None
-    job = start_job(
-        core.committer,
-        state,
-        rows=partitions * ORDINALS * RANGE_ROWS,
-        lease_us=core.clock.wall_us() + int(parse_duration(LEASE) * 1e6),
-    )
+    # Without a lease: the job lives in this process, so it is dead as soon as another owns the
+    # database, and what it wrote goes with the next GC.
+    job = start_job(core.committer, state, rows=partitions * ORDINALS * RANGE_ROWS)
     parts = ObjectParts(state)
     parts.job = job
     parts.spans.append((job.first_rowid, job.first_rowid + job.rows))

@@ -251,11 +251,11 @@ class Committer:
         return all(check.inside() for check in checks)
 
     def _check_jobs(self, tables: dict[int, TableChanges]) -> None:
-        """A job whose lease has ended may not commit: GC may have removed its files."""
+        """A job that has been ended may not commit: GC may have removed its files."""
         for changes in tables.values():
             job = None if changes.objects is None else changes.objects.job
             if job is not None and job.job_id not in self.engine.jobs:
-                raise UnavailableError("the job took longer than its lease: run it again")
+                raise UnavailableError("the job has been ended and its files removed: run it again")
 
     def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:
         """DML read its table's schema version: a DDL since then wins."""
