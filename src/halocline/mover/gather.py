@@ -72,6 +72,9 @@ def gather_tombstones(state: TableState, after_ts: int, until_ts: int, floor: in
     runs = state.deletes.runs
     fresh = [_kept(run, (run.stamps > after_ts) & (run.stamps <= until_ts)) for run in runs]
     merged = merge_tombstones([_singles(state, after_ts, until_ts), *fresh])
+    # A job that did not know may have ended a version once more: the earliest tombstone counts.
+    first = np.append(True, merged.rowids[1:] != merged.rowids[:-1])[: len(merged)]
+    merged = _kept(merged, first)
     return _as_table(_kept(merged, ~_dead(state, merged, floor)), state.schema)
 
 

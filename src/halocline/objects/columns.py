@@ -96,6 +96,12 @@ def tombstone_schema(schema: Schema) -> Schema:
     return _keyed_by_rowid(tombstone_columns(schema, committed=False), schema)
 
 
+def key_schema(schema: Schema) -> Schema:
+    """The keys of a table as a table of their own."""
+    columns = tuple(schema.columns[at] for at in schema.key_positions)
+    return Schema(columns=columns, key_positions=tuple(range(len(columns))), last_id=schema.last_id)
+
+
 def rowid_schema(schema: Schema) -> Schema:
     """A table whose objects are in RowID order, as those of a heap are, keyed by RowID."""
     return _keyed_by_rowid([HIDDEN[ROWID], *schema.columns], schema)

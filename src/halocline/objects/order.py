@@ -81,20 +81,25 @@ class Ordered:
 
 def repeats(table: Any, schema: Schema) -> Any:
     """The rows of a sorted table whose key the row before has too: its key columns."""
-    names = list(schema.primary_key)
-    keys = table.select(names)
-    if keys.num_rows < 2:
-        return keys.slice(0, 0)
-    integers = schema.key_column(keys)
+    keys = table.select(list(schema.primary_key))
+    same = same_as_before(keys, schema)
+    return keys.filter(pa.array(same)) if same.any() else keys.slice(0, 0)
+
+
+def same_as_before(table: Any, schema: Schema) -> npt.NDArray[np.bool_]:
+    """Which rows of a sorted table have the key of the row before."""
+    same = np.zeros(table.num_rows, dtype=np.bool_)
+    if table.num_rows < 2:
+        return same
+    integers = schema.key_column(table)
     if integers is not None:
-        same = integers.values[1:] == integers.values[:-1]
-        return keys.slice(1).filter(pa.array(same)) if same.any() else keys.slice(0, 0)
-    mask: Any = None
-    for name in names:
-        column = keys.column(name).combine_chunks()
-        equal = pc.equal(column[1:], column[:-1])
-        mask = equal if mask is None else pc.and_(mask, equal)
-    return keys.slice(1).filter(mask)
+        same[1:] = integers.values[1:] == integers.values[:-1]
+        return same
+    same[1:] = True
+    for name in schema.primary_key:
+        column = table.column(name).combine_chunks()
+        same[1:] &= pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return same
 
 
 def cuts(rows: int, rows_max: int, size_bytes: int = 0) -> list[tuple[int, int]]:

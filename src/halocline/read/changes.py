@@ -15,6 +15,8 @@ does not matter: the feed is the same before and after every move, rewrite and c
 - All objects are read that stood for the table at any moment of [since, until]. What a rewrite
   made after `since` is left out: the objects it replaced hold the same, and more.
 - A version that began and ended in one commit was never visible; its successor is an insert.
+- A bulk job may have ended a version that had ended before: the earliest tombstone counts, so one
+  whose version had ended by `since`, or was dropped by then, is no event.
 - Rows of an object that TRUNCATE ended have no tombstones: those that lived end with it.
 """
 
@@ -30,6 +32,7 @@ import pyarrow.compute as pc
 from halocline.catalog import ObjectEntry
 from halocline.objects import ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, SUCCESSOR, tombstone_schema
+from halocline.read.alive import ended_mask
 from halocline.read.ended import ended_rowids
 from halocline.read.lookup import Located, locate_rowids
 from halocline.rows.lookup import resident
@@ -94,6 +97,11 @@ def read_events(state: TableState, since: int, until: int, *, rows: bool = False
     begins = [_began_in_pages(shape, since, until)]
     begins += [_began_in(state, entry, since, until) for entry in data]
     began, ended = _once(begins), _once(ends)
+    if any(since < e.created_at <= until and not e.stats.committed for e in (*data, *tombstones)):
+        located = Located(state, shape, ended[:, 0].copy())
+        _find_ended(state, located, ended, ends, data)
+        known = located.known() | np.isin(ended[:, 0], began[:, 0])
+        ended = ended[known & ~ended_mask(state, ended[:, 0], since)]
     born_dead = _born_dead(began, ended)
     began = began[~np.isin(began[:, 0], born_dead)]
     ended = ended[~np.isin(ended[:, 0], born_dead)]

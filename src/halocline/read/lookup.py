@@ -25,7 +25,7 @@ from halocline.objects import Reader
 from halocline.objects.columns import ROWID
 from halocline.read.alive import ended_mask
 from halocline.rows import lookup as pages
-from halocline.rows.page import Int64Array
+from halocline.rows.page import Int64Array, Mask
 from halocline.rows.state import Shape, TableState
 from halocline.schema import Schema
 
@@ -73,6 +73,12 @@ class Located:
     def found(self) -> Int64Array:
         """Places of keys that have a visible version."""
         return np.nonzero(self.rowids)[0]
+
+    def known(self) -> Mask:
+        """Which places have a row, in a page or in an object."""
+        mask = self._sources >= 0
+        mask[~mask] = pages.resident(self.shape, self.rowids[~mask])
+        return mask
 
     def take(
         self, places: Int64Array | None = None, columns: Sequence[str] | None = None

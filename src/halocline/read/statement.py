@@ -14,7 +14,7 @@ Parsing costs 0.7 ms, so statements are remembered by their text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,7 +22,7 @@ import numpy as np
 import sqlglot
 from sqlglot import exp
 
-from halocline.errors import UsageError
+from halocline.errors import SchemaError, UsageError
 from halocline.schema import Schema
 
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
@@ -131,14 +131,44 @@ def check_params(params: Sequence[object] | None) -> list[object]:
     return [value.item() if isinstance(value, np.generic) else value for value in params]
 
 
+def parse_condition(
+    text: str, sides: Mapping[str, Collection[str]]
+) -> tuple[str, set[tuple[str, str]]]:
+    """Check a predicate over the columns of several named sides.
+
+    Returns it as DuckDB text, and the (side, column) pairs that it names.
+    """
+    text = _text(text)
+    if not text.strip():
+        raise UsageError('condition= must be an SQL expression such as "source.a > target.a"')
+    bound = _clause(f"select 1 from t where {text}\n", "where", text, "condition").this.copy()
+    shown = " or ".join(f"{side}.column" for side in sides)
+    used: set[tuple[str, str]] = set()
+    for column in list(bound.find_all(exp.Column)):
+        parts = [part.name for part in column.parts]
+        side = next((side for side in sides if parts[0].lower() == side), None)
+        if side is None or len(parts) < 2 or isinstance(column.this, exp.Star):
+            raise UsageError(f"name columns as {shown} in condition={text!r}")
+        known = {name.lower(): name for name in sides[side]}
+        proper = known.get(parts[1].lower())
+        if proper is None:
+            raise SchemaError(f"{side} has no such column", column=parts[1])
+        named = _column([side, proper, *parts[2:]])
+        bound = named if column is bound else bound
+        column.replace(named)
+        used.add((side, proper))
+    return f"({bound.sql(dialect='duckdb', identify=True)})", used
+
+
 @lru_cache(maxsize=512)
-def _clause(statement: str, name: str, text: str) -> exp.Expr:
-    """The one clause that the text may be."""
+def _clause(statement: str, name: str, text: str, said: str = "") -> exp.Expr:
+    """The one clause that the text may be; `said` is what a caller knows it by."""
+    said = said or name
     tree = _parse_one(statement, shown=text)
     clause = tree.args.get(name) if isinstance(tree, exp.Select) else None
     extra = [key for key, value in tree.args.items() if value and key not in {*_PLAIN, name}]
     if clause is None or extra:
-        raise UsageError(f"{name}= may only be an expression over the table, not {text!r}")
+        raise UsageError(f"{said}= may only be an expression over the table, not {text!r}")
     assert isinstance(clause, exp.Expr)
     for kind, what in (
         (exp.Query, "a subquery"),
@@ -146,7 +176,7 @@ def _clause(statement: str, name: str, text: str) -> exp.Expr:
         (exp.Window, "a window"),
     ):
         if clause.find(kind) is not None:
-            raise UsageError(f"{what} is not allowed in {name}={text!r}; use txn.sql")
+            raise UsageError(f"{what} is not allowed in {said}={text!r}; use txn.sql")
     return clause
 
 

@@ -9,7 +9,8 @@ columns are what lets two writers of different columns of one row both commit (T
 walks to the successor and is rebased onto it if the columns do not meet.
 
 Invariants
-- A RowID ends once: the fold refuses nothing, the conflict check under the commit lock does.
+- The earliest tombstone of a RowID counts. It has only one, but for blind jobs (txn/blind.py): they
+  may end a version that others have ended, as part of a run, so that takes nobody's place.
 - Insertion order of `ended` is commit order, so "what ended since ts" is a walk from its end.
 - Runs are merged when they pile up (tidy.py), so a look-up or a scan asks a handful of them.
 
@@ -102,9 +103,9 @@ class TombstoneRun:
 
 
 def merge_tombstones(runs: Sequence[TombstoneRun]) -> TombstoneRun:
-    """One run out of several."""
+    """One run out of several; of two tombstones of one RowID the earlier stands first."""
     rowids = np.concatenate([run.rowids for run in runs])
-    order = np.argsort(rowids, kind="stable")
+    order = np.lexsort((np.concatenate([run.stamps for run in runs]), rowids))
     keys = [key for run in runs for key in run.keys]
     changed = [one for run in runs for one in run.changed]
     places = order.tolist()
@@ -150,11 +151,12 @@ class DeletionBuffer:
         found = self.ended.get(rowid)
         if found is not None:
             return Tombstone(*found)
+        first: Tombstone | None = None
         for run in self.runs:
             tombstone = run.find(rowid)
-            if tombstone is not None:
-                return tombstone
-        return None
+            if tombstone is not None and (first is None or tombstone.commit_ts < first.commit_ts):
+                first = tombstone
+        return first
 
     def link(self, run: TombstoneRun) -> None:
         self.runs = (*self.runs, run)

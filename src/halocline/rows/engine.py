@@ -23,6 +23,7 @@ from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Record
 from halocline.objects import Shelf
+from halocline.rows.deletes import TombstoneRun
 from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
@@ -251,6 +252,10 @@ def fold_node(state: TableState, node: Node, ts: int) -> None:
         else:
             state.update(node.targets, node.changed, first, node.rows, ts)
     elif isinstance(node.targets, np.ndarray):
-        state.delete_run(node.targets, node.keys, ts)
+        after, changed = node.successors, node.changed
+        run = TombstoneRun.of_commit(
+            node.targets, ts, keys=node.keys, successors=after, changed=changed
+        )
+        state.end_run(run)
     else:
         state.delete(node.targets, node.keys, ts)

@@ -9,7 +9,8 @@ is written as zero and patched in place under the commit lock, when it is known.
 
     form 0   msgpack: Append [rows], Update [changed ids, targets, rows], Delete [targets, keys]
     form 1   Arrow IPC stream, LZ4: the rows, with `_target` beside them in Update and Delete;
-             the changed ids stand in the stream's schema metadata
+             the changed ids stand in the stream's schema metadata. A Delete may have `_successor`
+             beside that: RowIDs of rows that objects of the same commit hold, 0 for none
 
 Rows i of a node get RowID first + i. Keys of a Delete travel as rows of the key columns. Bytes come
 from disk or network, so every decoder checks and raises CorruptionError.
@@ -93,6 +94,9 @@ class Delete:
     targets: Sequence[int] | Int64Array
     keys: Sequence[Any]
     first_rowid: int = 0
+    successors: Int64Array | None = None
+    """Rows in objects of the same commit that take their place, 0: none. Bulk form only."""
+    changed: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -124,6 +128,9 @@ def encode_node(node: Node, schema: Schema) -> tuple[int, bytes]:
         table = schema.key_table(node.keys).append_column("_target", targets)
     else:
         table = pa.table({"_target": targets})
+    if node.successors is not None:
+        table = table.append_column("_successor", pa.array(node.successors, pa.int64()))
+        table = table.replace_schema_metadata({b"changed": _encode(node.changed)})
     return DML_D, HEAD.pack(VERSION, ARROW, node.table_id, 0) + _to_ipc(table)
 
 
@@ -193,8 +200,18 @@ def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema
     if kind == DML_D:
         _check_fields(table, schema.key_fields)
         keys = schema.keys_of(table) if schema.primary_key else [None] * len(targets)
-        return Delete(table_id, targets, keys, first_rowid=first)
+        node = Delete(table_id, targets, keys, first_rowid=first)
+        return _with_successors(node, table) if "_successor" in table.column_names else node
     raise ValueError(f"node type {kind} is not a DML node")
+
+
+def _with_successors(node: Delete, table: pa.Table) -> Delete:
+    column = table.column("_successor")
+    if column.type != pa.int64() or column.null_count:
+        raise ValueError("successors are not RowIDs")
+    node.successors = np.ascontiguousarray(column.to_numpy())
+    node.changed = msgspec.msgpack.decode(table.schema.metadata[b"changed"], type=tuple[int, ...])
+    return node
 
 
 def _conform(table: pa.Table, schema: Schema) -> pa.Table:

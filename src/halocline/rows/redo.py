@@ -104,10 +104,9 @@ def _rows_after(node: Append | Update, moved: int) -> Append | None:
 
 def _end_from(state: TableState, node: Update | Delete, ts: int, lowest: int) -> None:
     """The tombstones of a node whose targets are at or above `lowest`."""
-    successor, keys = 0, node.keys
-    changed: tuple[int, ...] = ()
+    successor, keys, changed = 0, node.keys, node.changed
     if isinstance(node, Update):
-        successor, changed = node.first_rowid, node.changed
+        successor = node.first_rowid
         if node.table is None and state.key_of is not None:
             keys = [state.key_of(row) for row in node.rows]
         elif node.table is None:
@@ -122,12 +121,14 @@ def _end_from(state: TableState, node: Update | Delete, ts: int, lowest: int) ->
         return
     places = np.flatnonzero(node.targets >= lowest)
     if len(places):
+        after = successor + places if successor else None
+        if isinstance(node, Delete) and node.successors is not None:
+            after = node.successors[places]
         run = TombstoneRun.of_commit(
             node.targets[places],
             ts,
             keys=[keys[place] for place in places.tolist()],
-            successors=successor + places if successor else None,
+            successors=after,
             changed=changed,
         )
-        state.deletes.link(run)
-        state.owes = True
+        state.end_run(run)

@@ -253,9 +253,9 @@ class TableState:
         if not len(ended) % 1024:  # a table that is only deleted from must be looked at too
             self.owes = True
 
-    def delete_run(self, targets: Int64Array, keys: Sequence[Any], ts: int) -> None:
-        """The same for many; `targets` ascend."""
-        self.deletes.link(TombstoneRun.of_commit(targets, ts, keys=keys))
+    def end_run(self, run: TombstoneRun) -> None:
+        """The same for many, which may live on in objects of the same commit."""
+        self.deletes.link(run)
         self.owes = True
 
     def reshape(self, node: Reshape, ts: int) -> None:

@@ -4,11 +4,13 @@
     types.py     the engine's types in Spark's words      attach.py  all tables as views
     pins.py      snapshots a session still reads          lease.py   rows that are in no object
     query.py     SQL of the local engine, on Spark        dialect.py what it means there
-    load.py      write jobs, from the driver's side       base.py    the table they meet
+    load.py      load, delete, update                     merge.py   merge, with conditions
+    job.py       write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
     compact.py   compaction, from the driver's side       merging.py what an executor does in it
     maintain.py  all that is owed, again and again        jobs.py    watched, and broken off
     workers.py   do executors have the package            files.py   Spark's reader, told exactly
+    condition.py which rows a merge means
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.
@@ -16,8 +18,10 @@ the process that has the database open.
 
 from halocline.spark.attach import Views, attach
 from halocline.spark.compact import compact
-from halocline.spark.load import LoadReport, delete, load, update
+from halocline.spark.job import LoadReport
+from halocline.spark.load import delete, load, update
 from halocline.spark.maintain import maintain
+from halocline.spark.merge import merge
 from halocline.spark.pins import release
 from halocline.spark.scan import table
 from halocline.spark.session import session
@@ -30,6 +34,7 @@ __all__ = [
     "delete",
     "load",
     "maintain",
+    "merge",
     "release",
     "session",
     "table",

@@ -11,6 +11,7 @@ array of RowIDs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,7 @@ class Found:
         self._schema = schema
         self._files: list[tuple[ObjectFile, Int64Array, Int64Array]] = []
         self._rows: tuple[Any, Int64Array, Int64Array] | None = None
+        self._taken: dict[tuple[str, ...], pa.Table] = {}
 
     def add(
         self, file: ObjectFile, positions: Int64Array, rowids: Int64Array, numbers: Int64Array
@@ -108,18 +110,28 @@ class Found:
             self.rowids[positions] = rows.column(ROWID).to_numpy()[places]
             self._rows = (rows, positions, places)
 
-    def rows(self) -> pa.Table:
-        """The rows that were found, in the order of their keys in the batch."""
+    def rows(self, wanted: Int64Array, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these positions, which were found; in ascending order of positions."""
+        names = tuple(self._schema.names if columns is None else columns)
+        found = self._taken.get(names)
+        if found is None:
+            found = self._taken[names] = self._take(list(names))
+        places = np.searchsorted(np.flatnonzero(self.rowids), wanted)
+        return found if len(places) == found.num_rows else found.take(pa.array(places))
+
+    def _take(self, names: list[str]) -> pa.Table:
+        """Some columns of all rows that were found, in the order of their keys in the batch."""
         parts, order = [], []
         for file, positions, numbers in self._files:
-            parts.append(self._shelf.reader.take(file, self._schema, numbers, hidden=()))
+            rows = self._shelf.reader.take(file, self._schema, numbers, columns=names, hidden=())
+            parts.append(rows)
             order.append(positions)
         if self._rows is not None:
             rows, positions, places = self._rows
-            parts.append(rows.select(list(self._schema.names)).take(pa.array(places)))
+            parts.append(rows.select(names).take(pa.array(places)))
             order.append(positions)
         if not parts:
-            return self._schema.arrow.empty_table()
+            return self._schema.arrow.empty_table().select(names)
         whole = pa.concat_tables(parts)
         return whole.take(pa.array(np.argsort(np.concatenate(order), kind="stable")))
 

@@ -4,6 +4,15 @@
                                                                        (probe.py)   |
     one row per object: kind, number, key in the store, statistics <----------------'
 
+| line      | what it is about                                             | joins the table |
+|-----------|--------------------------------------------------------------|-----------------|
+| data      | rows that the table has not                                  | yes             |
+| successor | rows that take the place of others                           | yes             |
+| tombstone | the versions that end                                        | yes             |
+| held      | blind: rows, or keys, that the table has and the job ignores, or deletes | no  |
+| absent    | blind: keys to be deleted that the table has not             | no              |
+| schema, repeated, taken, missing, corrupt | something is wrong           | no              |
+
 Each object of a partition has a range of 2^20 RowIDs of its own, by (partition, ordinal); attempts
 of a task reuse it under another file name, and only the winning attempt's lines reach the driver.
 A task never raises for what a user did wrong: it reports, so that the driver can say it in one
@@ -23,16 +32,18 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.config import Options
-from halocline.errors import SchemaError
+from halocline.errors import CorruptionError, SchemaError
 from halocline.objects.batch import Int64Array
-from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR
-from halocline.objects.order import repeats
+from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, key_schema
+from halocline.objects.order import same_as_before
 from halocline.objects.shelf import object_key
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.schema import Schema
+from halocline.spark.condition import holds
 from halocline.spark.probe import Base, Found, Probe, shelf_at
 
-Mode = Literal["error", "ignore", "upsert", "update", "delete"]
+Matched = Literal["error", "update", "delete", "ignore"]
+Absent = Literal["error", "insert", "ignore"]
 ORDINALS: Final = 16
 ATTEMPTS: Final = 16
 RANGE_ROWS: Final = 1 << 20
@@ -59,9 +70,16 @@ class Task:
     table_id: int
     job_id: int
     first_rowid: int
-    mode: Mode
+    matched: Matched
+    """What to do with a row whose key the table has."""
+    absent: Absent
     columns: tuple[str, ...]
     """Columns of the input, in the table's spelling."""
+    blind: bool
+    condition: str
+    """Which of the rows that match are meant; empty: all."""
+    extra: tuple[str, ...]
+    """Columns of the input that only the condition knows."""
     object_rows: int
     row_group_rows: int
     page_rows: int
@@ -71,23 +89,23 @@ def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
     """The function for mapInArrow; `base` is a broadcast `Base`."""
 
     def partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = _Partition(task, base.value)
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "runs inside a task"
+        writer = Partition(task, base.value, context.partitionId(), context.taskAttemptId())
         yield from writer.write(batches)
 
     return partition
 
 
-class _Partition:
-    """One partition of the input."""
+class Partition:
+    """One partition of the input, in one attempt."""
 
-    def __init__(self, task: Task, base: Base) -> None:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "runs inside a task"
-        self._place = context.partitionId() * ORDINALS
+    def __init__(self, task: Task, base: Base, number: int, attempt: int) -> None:
+        self._place = number * ORDINALS
         # Ids of attempts are unique in a session, so two of one task differ.
-        self._attempt = context.taskAttemptId() % ATTEMPTS
+        self._attempt = attempt % ATTEMPTS
         self._ordinal = 0
         self._task = task
         self._schema = Schema.from_wire(base.schema)
@@ -108,89 +126,106 @@ class _Partition:
             yield from self._tombstones()
         except SchemaError as error:
             yield _line("schema", 0, str(error), 0, b"")
+        except CorruptionError as error:
+            yield _line("corrupt", 0, error.path, 0, error.reason.encode())
 
     def _chunk(self, chunk: pa.Table) -> Iterator[pa.RecordBatch]:
-        schema, mode = self._schema, self._task.mode
-        whole = set(self._task.columns) == set(schema.names)
-        table = schema.table(chunk, columns="all" if whole else "given")
-        table, again = self._distinct(table)
-        if again.num_rows and mode != "ignore":
-            yield self._complaint("repeated", again)
-            return
+        schema, task = self._schema, self._task
+        whole = set(task.columns) == set(schema.names)
+        given = chunk.select(list(task.columns))
+        table = schema.table(given, columns="all" if whole else "given")
+        again = self._repeats(table)
+        if again.any():
+            if task.matched != "ignore":
+                yield self._complaint("repeated", table.filter(pa.array(again)))
+                return
+            table = table.filter(pa.array(~again))
         found = self._probe.find(table)
-        known = np.flatnonzero(found.rowids)
-        if mode == "error" and len(known):
-            yield self._complaint("taken", table.take(pa.array(known)))
+        known, fresh = np.flatnonzero(found.rowids), np.flatnonzero(found.rowids == 0)
+        if task.matched == "error" and len(known):
+            yield self._complaint("taken", _some(table, known))
             return
-        if mode == "delete":
-            self._end(table.take(pa.array(known)), found.rowids[known], None)
+        if task.absent == "error" and len(fresh):
+            yield self._complaint("missing", _some(table, fresh))
             return
-        if mode == "update" and len(known) < table.num_rows:
-            absent = np.flatnonzero(found.rowids == 0)
-            yield self._complaint("absent", table.take(pa.array(absent)))
-            return
-        if mode == "ignore" and len(known):
-            table = table.take(pa.array(np.flatnonzero(found.rowids == 0)))
-            known = known[:0]
-        whole = self._filled(table, found, known)
-        fresh = np.flatnonzero(found.rowids == 0) if len(known) else np.arange(whole.num_rows)
-        # Inserted rows and successors apart: a commit asks different questions about them.
-        yield from self._rows("data", whole, fresh)
-        yield from self._rows("successor", whole, known, found.rowids[known])
+        if task.condition and len(known):
+            source = table
+            for name in task.extra:
+                source = source.append_column(name, chunk.column(name))
+            known = known[holds(task.condition, _some(source, known), found.rows(known))]
+        yield from self._matching(table, found, known)
+        yield from self._others(table, fresh)
 
-    def _distinct(self, table: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """The first row of each key, and the keys of the others; the chunk before counts too."""
-        schema = self._schema
-        keys = table.select(list(schema.primary_key))
-        before = 0 if self._last is None else 1
+    def _matching(
+        self, table: pa.Table, found: Found, known: Int64Array
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows whose key the table has: a version ends, and perhaps another takes its place."""
+        task = self._task
+        rows, targets = _some(table, known), found.rowids[known]
+        if task.matched == "update":
+            yield from self._rows("successor", self._filled(rows, found, known), targets)
+        elif task.matched == "delete":
+            self._end(rows, targets, None)
+            if task.blind:
+                yield from self._side("held", rows)
+        elif task.blind:
+            yield from self._rows("held", rows)
+
+    def _others(self, table: pa.Table, fresh: Int64Array) -> Iterator[pa.RecordBatch]:
+        """Rows whose key the table has not."""
+        rows = _some(table, fresh)
+        if self._task.absent == "insert":
+            yield from self._rows("data", self._filled(rows, None, fresh[:0]))
+        elif self._task.blind:
+            yield from self._side("absent", rows)
+
+    def _repeats(self, table: pa.Table) -> Any:
+        """Which rows have the key of the row before; the chunk before counts too."""
+        keys = table.select(list(self._schema.primary_key))
         joined = keys if self._last is None else pa.concat_tables([self._last, keys])
+        before = joined.num_rows - keys.num_rows
         self._last = keys.slice(keys.num_rows - 1)
-        again = repeats(joined.combine_chunks(), schema)
-        if not again.num_rows:
-            return table, again
-        plain = schema.keys_of(joined)
-        kept = [
-            place - before
-            for place in range(before, len(plain))
-            if not place or plain[place] != plain[place - 1]
-        ]
-        return table.take(pa.array(kept, pa.int64())), again
+        return same_as_before(joined.combine_chunks(), self._schema)[before:]
 
-    def _filled(self, table: pa.Table, found: Found, known: Int64Array) -> pa.Table:
+    def _filled(self, rows: pa.Table, found: Found | None, known: Int64Array) -> pa.Table:
         """Whole rows: what the input leaves out comes from the row that is replaced, or is null."""
         schema = self._schema
-        if table.num_columns == len(schema.names):
-            return table
-        old = found.rows() if len(known) else schema.arrow.empty_table()
-        # The place of each row in `old`, null where there is none.
-        places = np.full(table.num_rows, -1, dtype=np.int64)
-        places[known] = np.arange(len(known))
-        index = pa.array(places, mask=places < 0)
-        arrays = [
-            table.column(name) if name in table.column_names else old.column(name).take(index)
-            for name in schema.names
-        ]
-        whole = pa.Table.from_arrays(arrays, schema=schema.arrow)
-        return schema.table(whole)
+        missing = [name for name in schema.names if name not in rows.column_names]
+        if not missing:
+            return rows
+        if found is not None and len(known):
+            old = found.rows(known, missing)
+            for name in missing:
+                rows = rows.append_column(schema.arrow.field(name), old.column(name))
+        return schema.table(rows)
 
     def _rows(
-        self, kind: str, table: pa.Table, places: Int64Array, targets: Int64Array | None = None
+        self, kind: str, table: pa.Table, targets: Int64Array | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Some rows of a chunk as an object; `targets` are the versions that they succeed."""
-        if not len(places):
+        """Rows as an object; `targets` are the versions that they succeed."""
+        if not table.num_rows:
             return
-        if len(places) < table.num_rows:
-            table = table.take(pa.array(places))
+        line, rowids = self._object(kind, table, self._schema)
+        yield line
+        if targets is not None:
+            self._end(table, targets, rowids)
+
+    def _side(self, kind: str, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Keys alone, for the driver to find."""
+        if table.num_rows:
+            keys = table.select(list(self._schema.primary_key))
+            yield self._object(kind, keys, key_schema(self._schema))[0]
+
+    def _object(
+        self, kind: str, table: pa.Table, schema: Schema
+    ) -> tuple[pa.RecordBatch, Int64Array]:
         ordinal, number = self._next()
         first = self._task.first_rowid + (self._place + ordinal) * RANGE_ROWS
         rowids = np.arange(first, first + table.num_rows, dtype=np.int64)
-        data, stats = encode_data(
-            table.append_column(ROWID, pa.array(rowids)), self._schema, options=self._options
-        )
+        table = table.append_column(ROWID, pa.array(rowids))
+        data, stats = encode_data(table, schema, options=self._options)
         key = self._put(number, data)
-        yield _line(kind, number, key, table.num_rows, _encode(stats.to_wire()))
-        if targets is not None:
-            self._end(table, targets, rowids)
+        return _line(kind, number, key, table.num_rows, _encode(stats.to_wire())), rowids
 
     def _end(self, keys: pa.Table, targets: Int64Array, successors: Int64Array | None) -> None:
         if not len(targets):
@@ -206,7 +241,7 @@ class _Partition:
             return
         ends = pa.concat_tables(self._ends).sort_by(ROWID)
         changed = None
-        if self._task.mode != "delete":
+        if self._task.matched == "update":
             positions = [self._schema.position(name) for name in self._task.columns]
             keys = self._schema.key_set
             changed = list(self._schema.ids_of([p for p in positions if p not in keys]))
@@ -235,6 +270,10 @@ class _Partition:
     def _complaint(self, kind: str, rows: pa.Table) -> pa.RecordBatch:
         keys = self._schema.keys_of(rows.slice(0, KEYS_SHOWN))
         return _line(kind, 0, "", rows.num_rows, self._schema.encode_keys(keys))
+
+
+def _some(table: pa.Table, places: Int64Array) -> pa.Table:
+    return table if len(places) == table.num_rows else table.take(pa.array(places))
 
 
 def _chunks(batches: Iterator[pa.RecordBatch], rows_max: int) -> Iterator[pa.Table]:

@@ -47,7 +47,9 @@ class Fates:
 
     def __init__(self, state: TableState, entries: Iterable[ObjectEntry]) -> None:
         self._state = state
-        self._entries = [entry for entry in entries if entry.kind == "tombstone"]
+        ends = [entry for entry in entries if entry.kind == "tombstone"]
+        # The earliest tombstone of a version counts.
+        self._entries = sorted(ends, key=lambda entry: entry.created_at)
         self._loaded: dict[int, pa.Table] = {}
 
     def find(self, rowid: int) -> Tombstone | None:

@@ -22,7 +22,7 @@ Why it is right
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
+from halocline.txn.blindrounds import ROUNDS_MAX
 from halocline.txn.commands import Command, Kind
 from halocline.txn.endings import rewrite
 from halocline.txn.record import (
@@ -44,12 +45,13 @@ from halocline.txn.record import (
     ONE_ROW_BYTES,
     WALL_US_AT,
     Prepared,
+    add_late,
     one_row_record,
     patch_u64,
     patch_u64_be,
     prepare,
 )
-from halocline.txn.rounds import ROUNDS_MAX, ReadRounds, Rounds, checks_of
+from halocline.txn.rounds import Checks, checks_of
 from halocline.txn.workspace import Single, TableChanges
 
 if TYPE_CHECKING:
@@ -115,10 +117,12 @@ class Committer:
                 known = self._known(txn)
                 ready = bool(known) or self._check(txn, tables, checks)
                 if not ready and rounds >= ROUNDS_MAX:
-                    for check in checks:
-                        check.all_inside()
-                    prepared, ready = self._prepare(txn_id, txn, tables), True
+                    again = [check.all_inside() for check in checks]
+                    if any(again):
+                        prepared = self._prepare(txn_id, txn, tables)
+                    ready = True
                 if ready and not known:
+                    prepared = add_late(prepared, tables)
                     order, commit_ts = self.apply_record(prepared, txn)
             if known:
                 return self._wait_known(known)
@@ -245,17 +249,23 @@ class Committer:
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 
-    def _check(
-        self, txn: Work, tables: dict[int, TableChanges], checks: Sequence[Rounds | ReadRounds]
-    ) -> bool:
+    def _check(self, txn: Work, tables: dict[int, TableChanges], checks: Checks) -> bool:
         """The last round; False when more has to be done outside. Caller holds the commit lock."""
         if txn.ddl is not None:
             txn.ddl.prepare()
+        self._check_jobs(tables)
         if self.engine.last_ts <= txn.snapshot:
             return True
         if self.engine.catalog.last_ddl_ts > txn.snapshot:
             self._check_schema(txn, tables)
         return all(check.inside() for check in checks)
+
+    def _check_jobs(self, tables: dict[int, TableChanges]) -> None:
+        """A job that has been ended may not commit: GC may have removed its files."""
+        for changes in tables.values():
+            job = None if changes.objects is None else changes.objects.job
+            if job is not None and job.job_id not in self.engine.jobs:
+                raise UnavailableError("the job has been ended and its files removed: run it again")
 
     def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:
         """DML read its table's schema version: a DDL since then wins."""

@@ -131,7 +131,7 @@ def fresh_keys(state: TableState, delta: Delta) -> tuple[list[Any] | Int64Array,
             part = page.batch(end).slice(begin, end - begin)
             keys.append(schema.int_keys(part) if schema.int_key else schema.keys_of(part))
     if delta.ghosts:
-        moved = _moved_keys(state, np.sort(np.concatenate(delta.ghosts)))
+        moved = moved_keys(state, np.sort(np.concatenate(delta.ghosts)))
         keys.append([key for key, _ in moved])
         rowids.append(np.array([rowid for _, rowid in moved], dtype=np.int64))
     found = np.concatenate(rowids)
@@ -141,7 +141,7 @@ def fresh_keys(state: TableState, delta: Delta) -> tuple[list[Any] | Int64Array,
     return [key for part in keys for key in part], found
 
 
-def _moved_keys(state: TableState, rowids: Int64Array) -> list[tuple[Any, int]]:
+def moved_keys(state: TableState, rowids: Int64Array) -> list[tuple[Any, int]]:
     """Keys whose newest version is one of these: the memtree still knows them."""
     wanted = set(rowids.tolist())
     found = [(key, rowid) for key, rowid in list(state.tree.recent.items()) if rowid in wanted]
@@ -238,7 +238,8 @@ def _leave_ending(changes: TableChanges, one: Ending, place: int, fate: Fate) ->
     changes.updates[rowid] = Intent(key, row, set(one.changed))
     changes.deletes[successor] = key
     changes.commands.append(Kind.DELETE_COMMITTED)
-    one.drop([place])
+    # Its tombstone in the file is overtaken by theirs: the earliest of a version counts.
+    one.dropped.add(place)
     return Rebase(changes, rowid, newest)
 
 

@@ -31,7 +31,9 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.objects import ObjectFile
 from halocline.objects.columns import ROWID
 from halocline.objects.shelf import object_id, object_key
+from halocline.rows.lookup import resident, take
 from halocline.rows.members import is_among
+from halocline.rows.nodes import Delete, Node
 from halocline.rows.page import Int64Array, Mask, Row
 from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
@@ -250,6 +252,26 @@ class ObjectParts:
         return places
 
     # Committing.
+
+    def ends_in_pages(self, state: TableState) -> list[Node]:
+        """Tombstones of ours whose rows are in L0: these have to be in memory, too."""
+        shape = state.shape
+        nodes: list[Node] = []
+        for one in self.endings:
+            places = one.kept()
+            places = places[resident(shape, one.targets[places])]
+            if not len(places):
+                continue
+            targets = one.targets[places]
+            alive = [state.deletes.find(rowid) is None for rowid in targets.tolist()]
+            places, targets = places[alive], targets[alive]
+            keys = state.schema.keys_of(take(shape, targets, state.schema.primary_key))
+            node = Delete(state.table_id, targets, keys)
+            if one.successors is not None:
+                node.successors = one.successors[places]
+                node.changed = state.schema.ids_of(one.changed)
+            nodes.append(node)
+        return nodes
 
     def reshape(self, *, truncate: bool = False) -> Reshape:
         """What the commit record says of our objects."""

@@ -41,6 +41,8 @@ _NAMES_TOKEN: Final = (b"\x84\xa9commit_ts\xcf", *_NAMES[1:])
 _META_BYTES: Final = 10  # txn id u64, InfoLen u16
 _U64_BE: Final = Struct(">Q")
 _U64: Final = Struct("<Q")
+_U32: Final = Struct("<I")
+_NODE: Final = Struct("<BI")
 COMMIT_TS_AT: Final = _META_BYTES + 12
 WALL_US_AT: Final = COMMIT_TS_AT + 8 + 9
 
@@ -65,6 +67,8 @@ class Prepared(NamedTuple):
     """RowIDs the record will take."""
     reshapes: Sequence[Reshape] = ()
     """What becomes of objects."""
+    count_at: int = 0
+    """Offset of the number of nodes in the payload."""
 
 
 def one_row_record(
@@ -110,15 +114,51 @@ def prepare(
             nodes.append(node)
             encoded.append(encode_node(node, changes.schema))
             rows += node.count
+    for changes in tables.values():
+        for node in _nodes_beside_objects(changes):
+            nodes.append(node)
+            encoded.append(encode_node(node, changes.schema))
+            rows += node.count
     info = _info(epoch, token)
     payload = encode_payload(txn_id, info, encoded)
-    at = _META_BYTES + len(info) + 4
+    count_at = at = _META_BYTES + len(info)
+    at += _U32.size
     rowid_at = []
     for place, (_, buffer) in enumerate(encoded):
         if place >= fixed:
-            rowid_at.append(at + 5 + FIRST_ROWID_AT)
-        at += 5 + len(buffer)
-    return Prepared(payload, nodes, rowid_at, rows, reshapes)
+            rowid_at.append(at + _NODE.size + FIRST_ROWID_AT)
+        at += _NODE.size + len(buffer)
+    return Prepared(payload, nodes, rowid_at, rows, reshapes, count_at)
+
+
+def add_late(prepared: Prepared, tables: Mapping[int, TableChanges]) -> Prepared:
+    """What the last round of a blind job found, behind all else. Caller holds the commit lock."""
+    for changes in tables.values():
+        late = changes.blind.late_nodes(prepared.nodes) if changes.blind is not None else []
+        if late:
+            prepared = _extended(prepared, late, changes.schema)
+    return prepared
+
+
+def _extended(prepared: Prepared, late: Sequence[Node], schema: Schema) -> Prepared:
+    payload, rowid_at = prepared.payload, list(prepared.rowid_at)
+    for node in late:
+        kind, buffer = encode_node(node, schema)
+        rowid_at.append(len(payload) + _NODE.size + FIRST_ROWID_AT)
+        payload += _NODE.pack(kind, len(buffer))
+        payload += buffer
+    (count,) = _U32.unpack_from(payload, prepared.count_at)
+    _U32.pack_into(payload, prepared.count_at, count + len(late))
+    rows = prepared.rows + sum(node.count for node in late)
+    return prepared._replace(nodes=[*prepared.nodes, *late], rowid_at=rowid_at, rows=rows)
+
+
+def _nodes_beside_objects(changes: TableChanges) -> list[Node]:
+    """What the commit of a job's objects says of single rows, in memory for all to see."""
+    nodes: list[Node] = []
+    if changes.objects is not None and changes.home.key_of is not None:
+        nodes += changes.objects.ends_in_pages(changes.home)
+    return nodes if changes.blind is None else nodes + changes.blind.nodes()
 
 
 def nodes_of(kind: Kind, changes: TableChanges, bulk_rows: int) -> list[Node]:

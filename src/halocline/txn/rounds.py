@@ -25,6 +25,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
+from halocline.txn.blindrounds import ROUNDS_MAX, BlindRounds
 from halocline.txn.bulkcheck import (
     Fates,
     check_bulk,
@@ -47,8 +48,7 @@ from halocline.txn.reads import Reads
 from halocline.txn.workspace import Sweep, TableChanges
 
 Mark = tuple[int, Tier]
-Checks = list["Rounds | ReadRounds"]
-ROUNDS_MAX: Final = 8
+Checks = list["Rounds | ReadRounds | BlindRounds"]
 LOCKED_MAX: Final = 256
 """More new rows than this are looked at without the lock."""
 
@@ -78,10 +78,11 @@ class ReadRounds:
         check_reads(self.state, self.reads, self.snapshot)
         return True
 
-    def all_inside(self) -> None:
+    def all_inside(self) -> bool:
         """As that of `Rounds`."""
         check_bulk_reads(self.state, self.state.shape.tier, self.reads, self._since)
         check_reads(self.state, self.reads, self.snapshot)
+        return False
 
 
 class Rounds:
@@ -140,17 +141,21 @@ class Rounds:
             self._rebases = check_singles(changes, self.snapshot, self._gone)
         return not self._rebases
 
-    def all_inside(self) -> None:
-        """Everything that is left, whatever it takes. Caller holds the commit lock."""
+    def all_inside(self) -> bool:
+        """Everything that is left, whatever it takes. Caller holds the commit lock.
+
+        True: the record has to be prepared again.
+        """
         changes = self.changes
         if changes.truncated:
             changes.sweep = sweep(changes.home, mark(changes.home))
-            return
+            return True
         self._rebase()
         if self._owes():
             self._round(gather(changes.home, self._since))
         self._rebases = check_singles(changes, self.snapshot, self._gone)
         self._rebase()
+        return True
 
     def _rebase(self) -> None:
         steps, self._rebases = self._rebases, []
@@ -203,7 +208,9 @@ def checks_of(
         state = engine.tables.get(table_id)
         if state is not None:
             found.append(ReadRounds(state, one, snapshot))
-    return found + [Rounds(changes, snapshot) for changes in tables.values()]
+    for changes in tables.values():
+        found.append((BlindRounds if changes.blind else Rounds)(changes, snapshot))
+    return found
 
 
 def mark(state: TableState) -> Mark:

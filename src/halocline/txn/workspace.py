@@ -37,6 +37,7 @@ from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.schema import Schema
+from halocline.txn.blind import Blind
 from halocline.txn.commands import Command, Kind
 from halocline.txn.objectparts import ObjectParts
 
@@ -134,6 +135,7 @@ class TableChanges:
 
     __slots__ = (
         "batch_rows",
+        "blind",
         "commands",
         "dead",
         "deletes",
@@ -164,11 +166,13 @@ class TableChanges:
         self.parts: list[Part] = []
         self.commands: list[Kind] = []
         self.objects: ObjectParts | None = None
+        self.blind: Blind | None = None
+        """Set by jobs that decide at their commit what becomes of their keys."""
         self.truncated = False
         self.sweep: Sweep | None = None
 
     def __bool__(self) -> bool:
-        if self.updates or self.truncated:
+        if self.updates or self.truncated or self.blind:
             return True
         if len(self.rows) > (0 if self.dead is None else len(self.dead)):
             return True

@@ -1,0 +1,103 @@
+"""Merge a DataFrame into a table: one action for rows that match, another for those that do not.
+
+| when_matched | when_not_matched | without a condition it is                          |
+|--------------|------------------|----------------------------------------------------|
+| update       | insert           | `load(on_conflict="upsert")`, blind                |
+| ignore       | insert           | `load(on_conflict="ignore")`, blind                |
+| delete       | ignore           | `delete`, blind                                    |
+| update       | ignore           | an update of the rows that exist                   |
+| delete       | insert           | keys that are in both go, the others come          |
+
+With a condition only those rows that match and fulfil it are updated or deleted. A condition is
+decided at the job's snapshot, so such a job, like the last two without one, conflicts with others
+who change one of its rows meanwhile.
+
+Rows match by primary key. The cost follows the rows of the input: of the table, key blocks are read
+where filters let a key through, and whole rows only where the condition or a column that is not in
+the input needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from halocline.errors import SchemaError, UsageError
+from halocline.schema import Schema
+from halocline.spark.condition import check_condition
+from halocline.spark.job import LoadReport, Spec, check_input, columns_of, write
+from halocline.spark.owner import state_of
+from halocline.spark.types import arrow_schema
+
+WhenMatched = Literal["update", "delete", "ignore"]
+WhenNotMatched = Literal["insert", "ignore"]
+
+
+def merge(
+    df: DataFrame,
+    db: Any,
+    table: str,
+    on: str | Sequence[str] | None = None,
+    when_matched: WhenMatched = "update",
+    when_not_matched: WhenNotMatched = "insert",
+    condition: str | None = None,
+    token: Any = None,
+) -> LoadReport:
+    """Update, delete or leave the rows whose key the DataFrame has too; insert or skip its others.
+
+    `condition` is an SQL predicate over `source` and `target` columns; rows that match and do not
+    fulfil it stay as they are.
+    """
+    owner = check_input(df, db)
+    _check_actions(when_matched, when_not_matched, condition)
+    with owner.begin() as txn:
+        schema = state_of(txn, table).schema
+    _check_on(on, schema)
+    bound, extra = _bind(df, schema, condition) if condition is not None else ("", ())
+    spec = Spec(matched=when_matched, absent=when_not_matched, condition=bound, extra=extra)
+    spec = replace(spec, columns=columns_of(df, schema, spec))
+    return write(df, owner, table, spec, token)
+
+
+def _check_actions(matched: str, absent: str, condition: str | None) -> None:
+    if matched not in get_args(WhenMatched):
+        raise UsageError(f"when_matched is update, delete or ignore, not {matched!r}")
+    if absent not in get_args(WhenNotMatched):
+        raise UsageError(f"when_not_matched is insert or ignore, not {absent!r}")
+    if (matched, absent) == ("ignore", "ignore"):
+        raise UsageError("a merge that ignores rows that match and rows that do not does nothing")
+    if matched == "ignore" and condition is not None:
+        raise UsageError(
+            'condition= is about rows that match: with when_matched="ignore" it is idle'
+        )
+
+
+def _check_on(on: str | Sequence[str] | None, schema: Schema) -> None:
+    if on is None:
+        return
+    names = [on] if isinstance(on, str) else list(on)
+    given = [schema.names[schema.position(name)] for name in names]
+    if len(given) != len(set(given)) or set(given) != set(schema.primary_key):
+        key = ", ".join(schema.primary_key)
+        raise UsageError(f"rows are merged by the primary key ({key}), not by {', '.join(names)}")
+
+
+def _bind(df: DataFrame, schema: Schema, condition: str) -> tuple[str, tuple[str, ...]]:
+    """The condition, checked; and the columns of the input that it needs and the table lacks."""
+    source = arrow_schema(df.schema)
+    known = {name.lower(): name for name in schema.names}
+    names = [known.get(name.lower(), name) for name in source.names]
+    fields = [
+        schema.arrow.field(name) if name.lower() in known else field.with_name(name)
+        for name, field in zip(names, source, strict=True)
+    ]
+    bound, used = check_condition(condition, pa.schema(fields), schema.arrow)
+    extra = [name for name in df.columns if name.lower() not in known]
+    for name in extra:
+        if name not in used:
+            raise SchemaError("neither the table nor the condition has it", column=name)
+    return bound, tuple(extra)
