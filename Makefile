@@ -2,11 +2,13 @@
 #
 # The targets make their own virtual environment and make it again when pyproject.toml changes.
 # PYTHON=python3.12 chooses the interpreter; ARGS="-k commit" is passed on to pytest or the
-# benchmark; EXTRAS names the optional dependencies to install.
+# benchmark; EXTRAS names the optional dependencies to install; JOBS is the number of processes that
+# run tests side by side (JOBS=0: in one, which -x and --pdb like better).
 
 VENV   ?= .venv
 EXTRAS ?= dev,spark
 ARGS   ?=
+JOBS   ?= auto
 
 comma := ,
 PY    := $(VENV)/bin/python
@@ -38,8 +40,9 @@ $(PEERS): pyproject.toml tools/setup.sh
 demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
+# loadgroup keeps the tests of Spark in one process: one session serves them all.
 test: $(READY)
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PY) -m pytest -q -n $(JOBS) --maxprocesses 6 --dist loadgroup $(ARGS)
 
 check: $(READY)
 	@$(PY) -m ruff check

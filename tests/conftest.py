@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 SIM = os.environ.get("HALOCLINE_SIM", "") not in {"", "0"}
 STARTED = time.monotonic()
+SPARK = Path(__file__).parent / "spark"
 
 # A slow machine must not fail a test that is right, hence no deadline.
 settings.register_profile(
@@ -30,6 +31,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("sim" if SIM else "test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of Spark share a session, so one process runs them all, however many there are."""
+    for item in items:
+        if SPARK in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
