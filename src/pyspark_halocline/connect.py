@@ -27,6 +27,12 @@ def open_to_read(path: str) -> halocline.Database:
     return halocline.open(path, read_only=True)
 
 
+def open_to_write(path: str) -> halocline.Database:
+    """A handle that can commit; NotFoundError where there is no database, which is not made."""
+    open_to_read(path).close()
+    return halocline.open(path)
+
+
 def commit(path: str, token: Any, change: Callable[[Transaction], T]) -> T | None:
     """Commit once, however often this is tried; None when the token had been committed before.
 

@@ -16,7 +16,7 @@ SnapshotExpiredError; a named snapshot keeps what it needs.
     few changes    read here, and travel inside the partitions
     more           each executor reads the commits of its partition itself, from a handle of its own
 
-Not here: reading changes (read/changes.py), rows of the first snapshot (scan.py).
+Not here: reading changes (read/changes.py), rows of the first snapshot (parts.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from halocline.spark.types import spark_schema
 from halocline.txn.pin import Pin
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Settings
-from pyspark_halocline.scan import (
+from pyspark_halocline.parts import (
     BATCH_ROWS,
     Part,
     from_stream,

@@ -22,7 +22,7 @@ from typing import Final, Literal, cast, get_args
 from halocline.config import parse_duration
 from halocline.errors import UsageError
 
-OnConflict = Literal["error", "ignore", "upsert"]
+OnConflict = Literal["error", "ignore", "upsert", "changes"]
 LEASE: Final = "1h"
 KNOWN: Final = (
     "path",
@@ -172,5 +172,5 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
 
 def _on_conflict(text: str) -> OnConflict:
     if text not in get_args(OnConflict):
-        raise UsageError(f"onConflict is error, ignore or upsert, not {text!r}")
+        raise UsageError(f"onConflict is error, ignore, upsert or changes, not {text!r}")
     return cast("OnConflict", text)

@@ -2,7 +2,7 @@
 
     writer     checks columns and types before a job starts          SchemaError
     write      executors: nulls, values, keys  --Message, file-->    (staging.py)
-    commit     one transaction: append, overwrite, ignore or upsert, with a token
+    commit     one transaction: append, overwrite, ignore, upsert, or changes applied; a token
 
 Each write carries a token, so a commit that is tried again, or whose answer got lost, happens once:
 a batch write has one of its own, or that of its option `token`; a stream's is (query, batch), which
@@ -33,14 +33,15 @@ from halocline.clock import SystemClock
 from halocline.errors import SchemaError, UsageError
 from halocline.schema import Schema
 from halocline.spark.owner import state_of
+from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema
 from halocline.txn import Transaction
+from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
 from pyspark_halocline.connect import commit, open_to_read
 from pyspark_halocline.options import Settings
 from pyspark_halocline.staging import Message, Stage, batches, sweep
 
 Messages = list[WriterCommitMessage | None]
-QUERY_ID = "sql.streaming.queryId"
 CHUNK_ROWS = 122_880
 
 
@@ -55,7 +56,8 @@ class _Writer:
         self._overwrite = overwrite
         check_input(schema, table, settings)
         self._wire = table.to_wire()
-        self._given = tuple([table.names[table.position(name)] for name in schema.names])
+        own = [name for name in schema.names if name not in FEED]
+        self._given = tuple([table.names[table.position(name)] for name in own])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: the rows of one task, checked."""
@@ -64,7 +66,7 @@ class _Writer:
         done = 0
         try:
             for chunk in _chunks(iterator):
-                stage.add(_conformed(table, chunk, done, self._columns))
+                stage.add(self._conformed(table, chunk, done))
                 done += chunk.num_rows
         except SchemaError as error:
             return Message(problem=str(error), query=_query())
@@ -95,8 +97,10 @@ class _Writer:
         table = pa.Table.from_batches(rows, schema=schema)
         if mode == "upsert":
             txn.upsert(name, table)
+        elif mode == "ignore":
+            txn.insert(name, unknown(txn, name, table))
         else:
-            txn.insert(name, _unknown(txn, name, table))
+            apply_changes(txn, name, table)
 
     @property
     def _columns(self) -> Literal["all", "given"]:
@@ -105,7 +109,24 @@ class _Writer:
     def _staged(self, table: Schema) -> pa.Schema:
         """The columns of staged rows: all of the table's, or those that are updated."""
         names = self._given if self._columns == "given" else table.names
-        return pa.schema([table.arrow.field(name) for name in table.names if name in names])
+        fields = [table.arrow.field(name) for name in table.names if name in names]
+        return pa.schema([*fields, *(FEED.values() if self._is_feed else ())])
+
+    @property
+    def _is_feed(self) -> bool:
+        return self._settings.on_conflict == "changes"
+
+    def _conformed(self, table: Schema, chunk: pa.Table, done: int) -> pa.Table:
+        """Canonical rows; an error names the row of the task."""
+        own = chunk.select([name for name in chunk.column_names if name not in FEED])
+        try:
+            rows = table.table(own, columns=self._columns)
+        except SchemaError as error:
+            row = None if error.row is None else error.row + done
+            raise SchemaError(error.reason, column=error.column, row=row) from None
+        for name, field in FEED.items() if self._is_feed else ():
+            rows = rows.append_column(field, chunk.column(name))
+        return rows
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -144,15 +165,14 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """As for a batch: there is nothing to undo."""
 
 
-def stream_token(query: str, table: str, batch: int) -> tuple[str, int]:
-    """The token of a micro-batch: a batch that is not above the last one has been committed."""
-    return f"spark stream {query} into {table.lower()}", batch
-
-
 def check_input(given: StructType, table: Schema, settings: Settings) -> None:
     """Names, types and key columns before a job starts; SchemaError."""
     names: list[str] = []
-    for name in given.names:
+    is_feed = settings.on_conflict == "changes"
+    if is_feed:
+        check_feed(arrow_schema(given))
+    own = StructType([field for field in given.fields if not (is_feed and field.name in FEED)])
+    for name in own.names:
         proper = table.names[table.position(name)]
         if proper in names:
             raise SchemaError("the column is there twice", column=proper)
@@ -160,7 +180,7 @@ def check_input(given: StructType, table: Schema, settings: Settings) -> None:
     if settings.on_conflict != "error" and not table.primary_key:
         raise UsageError(f"onConflict={settings.on_conflict} needs a table with a primary key")
     # An empty table of the input's types goes through the same checks as the rows will.
-    empty = arrow_schema(given).empty_table().rename_columns(names)
+    empty = arrow_schema(own).empty_table().rename_columns(names)
     whole: Literal["all", "given"] = "given" if settings.on_conflict == "upsert" else "all"
     table.table(empty, columns=whole)
 
@@ -180,29 +200,3 @@ def _chunks(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
-
-
-def _conformed(
-    table: Schema, chunk: pa.Table, done: int, columns: Literal["all", "given"]
-) -> pa.Table:
-    try:
-        return table.table(chunk, columns=columns)
-    except SchemaError as error:
-        row = None if error.row is None else error.row + done
-        raise SchemaError(error.reason, column=error.column, row=row) from None
-
-
-def _unknown(txn: Transaction, name: str, table: pa.Table) -> pa.Table:
-    """The rows whose keys the table does not have, the first of each key."""
-    schema = state_of(txn, name).schema
-    keys = list(schema.primary_key)
-    places = pa.array(range(table.num_rows), pa.int64())
-    first = (
-        table.select(keys)
-        .append_column("_place", places)
-        .group_by(keys)
-        .aggregate([("_place", "min")])
-    )
-    known = txn.get_many(name, schema.keys_of(first)).select(keys)
-    fresh = first.join(known, keys, join_type="left anti")
-    return table.take(fresh.column("_place_min").sort())

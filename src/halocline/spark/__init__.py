@@ -5,6 +5,7 @@
     pins.py      snapshots a session still reads          lease.py   rows that are in no object
     load.py      write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
+    register.py  the data source `halocline`              stream.py  micro-batches as jobs
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.
@@ -13,15 +14,19 @@ the process that has the database open.
 from halocline.spark.attach import Views, attach
 from halocline.spark.load import LoadReport, delete, load, update
 from halocline.spark.pins import release
+from halocline.spark.register import register
 from halocline.spark.scan import table
 from halocline.spark.session import session
+from halocline.spark.stream import foreach_batch
 
 __all__ = [
     "LoadReport",
     "Views",
     "attach",
     "delete",
+    "foreach_batch",
     "load",
+    "register",
     "release",
     "session",
     "table",
