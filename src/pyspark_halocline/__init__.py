@@ -2,10 +2,9 @@
 
     source.py   what Spark calls first               options.py   what `.option(...)` may say
     scan.py     batch reads                          parts.py     a snapshot cut into pieces
-    live.py     ... of whatever is newest            pushdown.py  filters of Spark as predicates
+    live.py     ... of whatever is newest            connect.py   opening the database
     sink.py     writes: rows in, one commit out      staging.py   how rows travel to that commit
     feed.py     the change feed as a stream          apply.py     ... and back into a table
-    connect.py  opening the database
 
 Spark finds this package by its name, without registration, wherever it is installed. None of its
 code runs in the driver's process: every step is a Python process of its own, so whatever one step

@@ -49,7 +49,6 @@ class View(NamedTuple):
     table: str
     columns: tuple[str, ...]
     where: str | None
-    params: tuple[Any, ...]
     lease_s: float
     name: str
     """One that no other has."""
@@ -85,7 +84,7 @@ def live_parts(slot: Slot) -> Iterator[Part]:
         _write(file, _make(view))
         _sweep(file.parent, view.lease_s)
     plan = _read(file)
-    wanted = Wanted(plan.root, plan.schema, plan.ts, view.columns, view.where, view.params)
+    wanted = Wanted(plan.root, plan.schema, plan.ts, view.columns, view.where)
     for files, dead, rows in plan.parts[slot.number :: slot.count]:
         yield Part(wanted, tuple(files), dead, rows)
 
@@ -101,7 +100,7 @@ def _run() -> str:
 def _make(view: View) -> _Plan:
     with open_to_read(view.path) as db, db.begin() as txn:
         state = state_of(txn, view.table)
-        parts = plan_parts(state, txn.snapshot, view.columns, view.where, view.params)
+        parts = plan_parts(state, txn.snapshot, view.columns, view.where)
         plan = _Plan(
             root=state.shelf.root,
             schema=state.schema.to_wire(),

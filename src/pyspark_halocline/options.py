@@ -1,7 +1,7 @@
 """Options: what `.option(name, value)` may say, read once into plain typed values.
 
     path, table                          where                 every read and write
-    at, columns, where, pushdown, lease  what of it            batch reads
+    at, columns, where, lease            what of it            batch reads
     onConflict, token                    what to do with keys  writes
     changes, startingSnapshot,           from when on          streams (and batches of changes)
     startingTimestamp, maxRowsPerTrigger,
@@ -55,7 +55,6 @@ class Settings:
     at: int | datetime | str | None = None
     columns: tuple[str, ...] | None = None
     where: str | None = None
-    pushdown: bool = False
     lease_s: float = 3600.0
     on_conflict: OnConflict = "error"
     token: str | None = None
@@ -95,6 +94,11 @@ def read_options(given: Mapping[str, str]) -> Settings:
             raise UsageError(f"there is no option {name!r}; there are {', '.join(KNOWN)}")
     if "uri" in options:
         raise UsageError("uri= is not available in this version: give the path of the database")
+    if _flag(options, "pushdown"):
+        raise UsageError(
+            "pushdown cannot be right with this version of Spark: it keeps the filters of one query "
+            "for the next one of the same DataFrame; give where= instead"
+        )
     if all(name.lower() in options for name in _STARTS):
         raise UsageError(f"give {_STARTS[0]} or {_STARTS[1]}, not both")
     return Settings(
@@ -103,7 +107,6 @@ def read_options(given: Mapping[str, str]) -> Settings:
         at=_moment(options.get("at")),
         columns=_columns(options.get("columns")),
         where=options.get("where"),
-        pushdown=_flag(options, "pushdown"),
         lease_s=parse_duration(options.get("lease", LEASE)),
         on_conflict=_on_conflict(options.get("onconflict", "error")),
         token=options.get("token"),

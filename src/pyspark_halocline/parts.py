@@ -61,7 +61,6 @@ class Wanted(NamedTuple):
     ts: int
     columns: tuple[str, ...]
     where: str | None = None
-    params: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -90,15 +89,14 @@ def plan_parts(
     ts: int,
     columns: tuple[str, ...],
     where: str | None = None,
-    params: Sequence[Any] = (),
 ) -> Iterator[Part]:
     """The table at a snapshot as partitions; files that cannot match are left out."""
     schema = state.schema
     name = state.entry.name
-    predicate = None if where is None else compile_where(where, params, schema, name)
+    predicate = None if where is None else compile_where(where, None, schema, name)
     plan = take_plan(state, ts, predicate)
     checked = None if where is None else parse_where(where, schema, name)
-    wanted = Wanted(state.shelf.root, schema.to_wire(), ts, columns, checked, tuple(params))
+    wanted = Wanted(state.shelf.root, schema.to_wire(), ts, columns, checked)
     for group in _groups(plan.objects):
         yield Part(
             wanted,
@@ -207,4 +205,4 @@ def _matching(table: pa.Table, wanted: Wanted) -> pa.Table:
         _ducks.append(Duck(DUCK_BYTES, threads=1))
     view = table.append_column("_place", pa.array(np.arange(table.num_rows)))
     text = f"select _place from _view where {wanted.where} order by _place"
-    return table.take(_ducks[0].query(text, wanted.params, {"_view": view}).column(0))
+    return table.take(_ducks[0].query(text, (), {"_view": view}).column(0))

@@ -3,13 +3,16 @@
     at given     fixed: planned once, kept by a lease                 partitions are parts
     at missing   live: each run of the query plans for itself         partitions are slots (live.py)
 
-Not here: what a part is (parts.py), filters that Spark hands over (pushdown.py).
+Filters of Spark's are not taken: Spark 4.3 keeps the plan that it made with the filters of one query
+and uses it for the next query of the same DataFrame, which then lacks rows. `where` says the same.
+
+Not here: what a part is (parts.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -35,18 +38,15 @@ class TableReader(DataSourceReader):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
         self._schema = schema
-        self._pushed: str | None = None
-        self._params: tuple[Any, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
         """In the planner: share out the files of a snapshot, or slots for those of later ones."""
         settings = self._settings
-        where = _both(settings.where, self._pushed)
         at = None if settings.at == LATEST else settings.at
         with open_to_read(settings.path) as db, db.begin(at=at) as txn:
             state = state_of(txn, settings.table)
             columns = shown_columns(state.schema, self._schema)
-            parts = list(plan_parts(state, txn.snapshot, columns, where, self._params))
+            parts = list(plan_parts(state, txn.snapshot, columns, settings.where))
             if settings.at is not None:
                 hold(db, txn.snapshot, settings.lease_s)
             path, table = db.path, state.entry.name
@@ -54,7 +54,7 @@ class TableReader(DataSourceReader):
             # Spark makes a partition of its own when there is none; this one reads as no rows.
             return list(parts) or [Part(Wanted("", {}, 0, ()))]
         name = SystemClock().random_bytes(12).hex()
-        view = View(path, table, columns, where, self._params, settings.lease_s, name)
+        view = View(path, table, columns, settings.where, settings.lease_s, name)
         count = max(SLOTS_MIN, len(parts))
         return [Slot(view, number, count) for number in range(count)]
 
@@ -96,8 +96,3 @@ def shown_columns(schema: Schema, wanted: StructType) -> tuple[str, ...]:
             )
         names.append(name)
     return tuple(names)
-
-
-def _both(one: str | None, other: str | None) -> str | None:
-    parts = [f"({text})" for text in (one, other) if text]
-    return " and ".join(parts) or None

@@ -40,13 +40,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the table at one snapshot."""
-        from pyspark_halocline.pushdown import FilteringReader
         from pyspark_halocline.scan import TableReader
 
         settings = self._settings()
         settings.check_batch_read()
-        made = FilteringReader if settings.pushdown else TableReader
-        return made(settings, schema)
+        return TableReader(settings, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write: append, or overwrite the whole table."""

@@ -12,8 +12,6 @@ import halocline as hc
 from halocline import spark as hs
 from tests.spark.sources import BASICS, COLUMNS, OPTIONS, grow, plain, source
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
@@ -50,20 +48,6 @@ def test_reads_while_the_database_is_open_here(spark: Any, tmp_path: Path) -> No
             expected = plain(txn.scan("orders", columns=["name", "id"], where=where).to_pylist())
         assert frame.columns == ["name", "id"]
         assert plain(frame.toArrow().to_pylist()) == expected
-        spark.conf.set(PUSHDOWN, "true")
-        try:
-            frame = source(spark.read, path, pushdown="true").load().where("id between 20 and 60")
-            with db.begin() as txn:
-                expected = plain(txn.scan("orders", where="id between 20 and 60").to_pylist())
-            assert plain(frame.toArrow().to_pylist()) == expected
-            frame = source(spark.read, path, pushdown="true").load()
-            few, all_of_it = frame.where("id < 30").count(), frame.count()
-            assert (few, all_of_it) == (
-                db.sql("select count(*) from orders where id < 30")[0][0].as_py(),
-                db.table("orders").count(),
-            )
-        finally:
-            spark.conf.unset(PUSHDOWN)
 
 
 def test_a_temporary_view_is_live(spark: Any, shop: Path) -> None:

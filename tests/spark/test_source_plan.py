@@ -7,7 +7,6 @@ import pickle
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from tests.spark.sources import BASICS, COLUMNS, OPTIONS, grow, plain
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql import datasource as ds
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -120,29 +118,6 @@ def test_a_predicate_leaves_out_files(db: hc.Database) -> None:
     assert len(rows_of(found.reader(found.schema()))) == 11
 
 
-def test_filters_of_spark_become_a_predicate(db: hc.Database) -> None:
-    with db.begin() as txn:
-        txn.insert("orders", [{"id": n, "name": f"n{n % 3}", "amount": n} for n in range(300)])
-    db.flush("orders")
-    found = source(db, at="latest", pushdown="true")
-    reader = found.reader(found.schema())
-    filters = [
-        ds.GreaterThan(("id",), 280),
-        ds.In(("name",), ("n0", "n1")),
-        ds.LessThanOrEqual(("amount",), Decimal(290)),
-        ds.IsNotNull(("name",)),
-        ds.Not(ds.EqualTo(("id",), 281)),  # not used, and harmless
-        ds.StringContains(("name",), "n"),
-        ds.EqualTo(("struct", "field"), 1),
-        ds.EqualTo(("id",), float("nan")),
-    ]
-    assert list(reader.pushFilters(filters)) == filters
-    parts = reader.partitions()
-    assert len([file for part in parts for file in part.files]) == 1
-    ids = [row["id"] for part in parts for b in reader.read(part) for row in b.to_pylist()]
-    assert sorted(ids) == [n for n in range(281, 291) if n % 3 < 2]
-
-
 def test_a_lease_keeps_the_snapshot_until_it_is_over(db: hc.Database) -> None:
     with db.begin() as txn:
         txn.insert("orders", [{"id": n} for n in range(200)])
@@ -191,6 +166,7 @@ def test_options_say_what_is_wrong_with_them() -> None:
         ({**good, "columns": "[1]"}, "columns"),
         ({**good, "columns": "a,A"}, "once"),
         ({**good, "pushdown": "yes"}, "pushdown"),
+        ({**good, "pushdown": "true"}, "where="),
         ({**good, "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
         ({**good, "onConflict": "replace"}, "onConflict"),
         ({**good, "startingSnapshot": "1", "startingTimestamp": "2"}, "not both"),
