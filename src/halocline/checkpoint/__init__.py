@@ -7,7 +7,8 @@
 
     gc.py         the floor, and all that goes by it   horizon.py    who holds the floor back
     sweep.py      files that nobody will need          report.py     what a run has done
-    pins.py       snapshots of other processes         snapshots.py  snapshots with names
+    pins.py       snapshots of other processes         leases.py     and of none
+    snapshots.py  snapshots with names
 
 Start with run.py and restore.py, then gc.py. The bytes are in docs/formats/checkpoint.md.
 """

@@ -31,6 +31,7 @@ from threading import Lock
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.checkpoint.horizon import Holder, find_holders, horizon_of
+from halocline.checkpoint.leases import read_leases
 from halocline.checkpoint.pins import EVERYTHING, Pin, read_pins
 from halocline.checkpoint.report import GcReport, Kept
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
@@ -106,7 +107,7 @@ class Collector:
 
     def horizon(self) -> int:
         """The oldest timestamp that somebody wants to keep readable now."""
-        return horizon_of(self._holders(read_pins(self._files)))
+        return horizon_of(self._holders(self._pins()))
 
     def _run(self, *, sweep: bool) -> GcReport:
         core, committer, engine = self._core, self._committer, self._core.engine
@@ -161,7 +162,7 @@ class Collector:
     def _raise_floor(self) -> list[Holder]:
         """Raise the floor to the horizon, durably, then the bound; returns who holds them."""
         committer, engine = self._committer, self._core.engine
-        pins = read_pins(self._files)
+        pins = self._pins()
         order = 0
         with committer.lock:
             committer.check_running()
@@ -178,9 +179,13 @@ class Collector:
     def _raise_bound(self) -> None:
         """Whoever pinned a snapshot before they could see the new floor keeps what they need."""
         engine = self._core.engine
-        pins = [pin.ts for pin in read_pins(self._files)]
+        pins = [pin.ts for pin in self._pins()]
         self._all_pinned = EVERYTHING in pins
         engine.bound = min([engine.floor, *list(self._core.pins.values()), *pins])
+
+    def _pins(self) -> list[Pin]:
+        """Snapshots that others hold: with a lock, or with a lease."""
+        return [*read_pins(self._files), *read_leases(self._files, self._core.clock)]
 
     def _holders(self, pins: Sequence[Pin]) -> list[Holder]:
         core = self._core

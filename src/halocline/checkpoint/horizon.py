@@ -52,7 +52,7 @@ def horizon_of(holders: Sequence[Holder]) -> int:
 
 def _of_process(pin: Pin) -> str:
     if pin.ts != EVERYTHING:
-        return f"pinned by process {pin.pid}"
+        return f"pinned by process {pin.pid}" if pin.pid else "pinned by the lease of a Spark job"
     if pin.pid:
         return f"pinned by process {pin.pid}, which is opening the database"
     return "pinned by a live process whose pin cannot be read"

@@ -1,7 +1,7 @@
 """The command line: what a person, or cron, asks of a database without writing a program.
 
-    main.py      commands and their options           errors.py   an error is a line and a code
-    upkeep.py    `maintain`, with Spark or without    show.py     news of a round on a terminal
+main.py      commands and their options           errors.py   an error is a line and a code
+upkeep.py    `maintain`, with Spark or without    show.py     news of a round on a terminal
 """
 
 from halocline.cli.main import app

@@ -11,6 +11,7 @@
     maintain.py  all that is owed, again and again        jobs.py    watched, and broken off
     workers.py   do executors have the package            files.py   Spark's reader, told exactly
     condition.py which rows a merge means
+    register.py  the data source `halocline`              stream.py  micro-batches as jobs
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.
@@ -23,8 +24,10 @@ from halocline.spark.load import delete, load, update
 from halocline.spark.maintain import maintain
 from halocline.spark.merge import merge
 from halocline.spark.pins import release
+from halocline.spark.register import register
 from halocline.spark.scan import table
 from halocline.spark.session import session
+from halocline.spark.stream import foreach_batch
 
 __all__ = [
     "LoadReport",
@@ -32,9 +35,11 @@ __all__ = [
     "attach",
     "compact",
     "delete",
+    "foreach_batch",
     "load",
     "maintain",
     "merge",
+    "register",
     "release",
     "session",
     "table",

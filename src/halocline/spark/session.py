@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 
 from halocline.errors import UsageError
 from halocline.spark.java import check_java
+from halocline.spark.register import children_like_us, mark_streams, module_path
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
-PACKAGE = Path(__file__).resolve().parents[2]
 MEMORY_SHARE = 0.4
 MEMORY_MIB_MAX = 8192
 MEMORY_MIB_MIN = 1024
@@ -59,13 +59,17 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
             )
         for name, value in given.items():
             _set(found, name, value)
+        mark_streams()
         return prepare(found)
     check_java()
     where = master or os.environ.get("SPARK_MASTER") or "local[*]"
     builder = SparkSession.builder.master(where).appName("halocline")
     for name, value in {**_DEFAULTS, **_of_the_machine(where), **given}.items():
         builder = builder.config(name, value)
-    return prepare(builder.getOrCreate())
+    with children_like_us(where.startswith("local")):
+        started = builder.getOrCreate()
+    mark_streams()
+    return prepare(started)
 
 
 def prepare(session: SparkSession) -> SparkSession:
@@ -113,9 +117,7 @@ def _of_the_machine(master: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         # Workers of this machine run the very code that this process runs.
-        settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(
-            [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
+        settings["spark.executorEnv.PYTHONPATH"] = module_path()
         settings["spark.driver.memory"] = f"{_memory_mib()}m"
         settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.driver.bindAddress"] = "127.0.0.1"

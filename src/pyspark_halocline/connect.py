@@ -1,0 +1,51 @@
+"""Opening the database in a process of Spark's.
+
+    to read    read-only: follows the log beside whoever owns the database, or reads a closed one
+    to write   `halocline.open`: through the owner, or as the owner while the commit lasts
+
+A read never starts a database and never takes its lock, however many plans are made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import halocline
+from halocline.clock import SystemClock
+from halocline.errors import UnavailableError
+from halocline.txn import Transaction
+
+PATIENCE_S: Final = 30.0
+"""How long a commit waits for a database that is just changing hands."""
+PAUSE_S: Final = 0.2
+T = TypeVar("T")
+
+
+def open_to_read(path: str) -> halocline.Database:
+    """A read-only handle; NotFoundError where there is no database."""
+    return halocline.open(path, read_only=True)
+
+
+def open_to_write(path: str) -> halocline.Database:
+    """A handle that can commit; NotFoundError where there is no database, which is not made."""
+    open_to_read(path).close()
+    return halocline.open(path)
+
+
+def commit(path: str, token: Any, change: Callable[[Transaction], T]) -> T | None:
+    """Commit once, however often this is tried; None when the token had been committed before.
+
+    An owner that goes away in the middle leaves the question whether it has committed: the token
+    answers it, so trying again is always right.
+    """
+    clock = SystemClock()
+    until = clock.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with halocline.open(path) as db:
+                return db.run(change, token=token)
+        except UnavailableError:
+            if clock.monotonic() > until:
+                raise
+            clock.sleep(PAUSE_S)

@@ -1,0 +1,298 @@
+"""The change feed as a stream: every version that began or ended, batch by batch.
+
+    offsets     {"timestamp": ts}: everything up to there has been delivered; -1 is the very start
+    -1 -> S     the rows of snapshot S, as inserts at S; none when only changes are wanted
+    S -> E      db.changes(table, since=S, until=E)
+
+What a batch holds follows from its two offsets alone, so a batch that is run again, after a restart
+or a crash, holds the same rows: moves, compaction and GC do not change the feed. The offset of a
+batch's end is in Spark's checkpoint before its rows are; the offset it begins with is the end of
+the one before, or -1. That is why the first snapshot is an end and not a beginning.
+
+The process that answers these questions lives as long as the query and pins the last committed
+offset: GC waits for a running stream. One that was stopped for longer than the retention time gets
+SnapshotExpiredError; a named snapshot keeps what it needs.
+
+    few changes    read here, and travel inside the partitions
+    more           each executor reads the commits of its partition itself, from a handle of its own
+
+Not here: reading changes (read/changes.py), rows of the first snapshot (parts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from halocline import Database
+from halocline.errors import SnapshotExpiredError, UsageError
+from halocline.read.changes import changes_schema, read_events
+from halocline.read.duck import as_schema
+from halocline.rows.page import Int64Array
+from halocline.schema import Schema
+from halocline.spark.owner import state_of
+from halocline.spark.types import spark_schema
+from halocline.txn.pin import Pin
+from pyspark_halocline.connect import open_to_read
+from pyspark_halocline.options import Settings
+from pyspark_halocline.parts import (
+    BATCH_ROWS,
+    Part,
+    from_stream,
+    pieces,
+    plan_parts,
+    read_part,
+    to_stream,
+)
+
+Offset = dict[str, int]
+START: Final = -1
+KEY: Final = "timestamp"
+ROWS_ALONG_MAX: Final = 100_000
+"""More changes than this in one batch are read by executors."""
+QUIET: Final = timedelta(minutes=10)
+"""A table in which nothing happens moves its stream on all the same after this long, so that the
+stream does not hold the history of other tables."""
+
+
+@dataclass
+class First(InputPartition):
+    """Rows of the first snapshot, as inserts at its timestamp."""
+
+    part: Part
+
+
+@dataclass
+class Along(InputPartition):
+    """Changes that travel with the partition, as an Arrow stream."""
+
+    data: bytes
+
+
+@dataclass
+class Span(InputPartition):
+    """Changes in (since, until] that an executor reads for itself."""
+
+    path: str
+    table: str
+    since: int
+    until: int
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the changes of one table."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        settings.check_stream_read()
+        self._settings = settings
+        self._schema = schema
+        # Opened by the first question: this object also travels to executors.
+        self._db: Database | None = None
+        self._pin: Pin | None = None
+        self._target: int | None = None
+
+    # Questions of Spark, in the process of the query.
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Where a new query begins. The same answer each time: Spark asks again after a crash."""
+        start = self._settings.starting_timestamp
+        if start is None or start == "latest":
+            return {KEY: START}
+        return {KEY: self._resolve(start)}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Where the next batch ends; `start` itself when there is nothing to read."""
+        db = self._open()
+        newest = self._newest(db)
+        since = _of(start)
+        if since == START:
+            return {KEY: self._first(newest)}
+        if since >= newest:
+            self._check_past(since, db)
+            return start
+        self._hold(since)
+        stamps = self._stamps(db, since, newest)
+        if not len(stamps):
+            quiet = db.wall_of(newest) - db.wall_of(since) > QUIET
+            return {KEY: newest} if quiet else start
+        return {KEY: self._limited(stamps, newest, limit)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limits of the options. Spark has no word for commits: to it they are files."""
+        if self._settings.max_rows is not None:
+            return ReadMaxRows(self._settings.max_rows)
+        if self._settings.max_commits is not None:
+            return ReadMaxFiles(self._settings.max_commits)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """What Spark shows as the newest offset there is."""
+        return {KEY: self._newest(self._open())}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends with what is there now."""
+        self._target = self._refreshed(self._open())
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Share out the rows of one batch, which its offsets alone determine."""
+        since, until = _of(start), _of(end)
+        if since >= until:
+            return []
+        if since == START:
+            return self._first_rows(until)
+        db = self._open()
+        self._hold(since)
+        stamps = self._stamps(db, since, until)
+        if len(stamps) > ROWS_ALONG_MAX:
+            path, table = db.path, self._settings.table
+            return [Span(path, table, *pair) for pair in _spans(stamps, since, until)]
+        table = db.changes(self._settings.table, since=since, until=until)
+        return [Along(to_stream(piece)) for piece in pieces(table)]
+
+    def commit(self, end: Offset) -> None:
+        """Everything up to `end` has been delivered: GC may have it."""
+        if _of(end) != START:
+            self._hold(_of(end))
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._pin is not None:
+            self._pin.close()
+        if self._db is not None:
+            self._db.close()
+
+    # Rows, in executors.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        if isinstance(partition, First):
+            yield from _first_batches(partition.part, self._schema, target)
+            return
+        if isinstance(partition, Span):
+            with open_to_read(partition.path) as db:
+                table = db.changes(partition.table, since=partition.since, until=partition.until)
+        else:
+            assert isinstance(partition, Along)
+            table = from_stream(partition.data)
+        yield from as_schema(table, target).to_batches(max_chunksize=BATCH_ROWS)
+
+    # Private.
+
+    def _open(self) -> Database:
+        if self._db is None:
+            self._db = open_to_read(self._settings.path)
+            with self._db.begin() as txn:
+                schema = state_of(txn, self._settings.table).schema
+            _check_schema(schema, self._schema)
+        return self._db
+
+    def _refreshed(self, db: Database) -> int:
+        """The newest timestamp, after a look at the log."""
+        with db.begin() as txn:
+            return int(txn.snapshot)
+
+    def _newest(self, db: Database) -> int:
+        newest = self._refreshed(db)
+        return newest if self._target is None else min(newest, self._target)
+
+    def _resolve(self, moment: Any) -> int:
+        with self._open().begin(at=moment) as txn:
+            return int(txn.snapshot)
+
+    def _first(self, newest: int) -> int:
+        """The snapshot that a new query begins with."""
+        chosen = self._settings.starting_snapshot
+        return newest if chosen is None or chosen == "latest" else self._resolve(chosen)
+
+    def _first_rows(self, ts: int) -> list[InputPartition]:
+        if self._settings.starting_timestamp is not None:
+            return []  # only changes
+        with self._open().begin(at=ts) as txn:
+            state = state_of(txn, self._settings.table)
+            self._hold(ts)
+            return [First(part) for part in plan_parts(state, ts, state.schema.names)]
+
+    def _hold(self, ts: int) -> None:
+        """Pin a timestamp instead of the last one. The pin comes first, then the floor is asked."""
+        db = self._open()
+        old, self._pin = self._pin, Pin(db.core.pins, ts)
+        if old is not None:
+            old.close()
+        self._refreshed(db)
+        if ts < db.floor:
+            raise SnapshotExpiredError(ts, db.floor)
+
+    def _stamps(self, db: Database, since: int, until: int) -> Int64Array:
+        """The timestamp of each change in (since, until], ascending."""
+        with db.begin(at=until) as txn:
+            state = state_of(txn, self._settings.table)
+            _check_schema(state.schema, self._schema)
+            return read_events(state, since, until).stamps
+
+    def _limited(self, stamps: Int64Array, newest: int, limit: ReadLimit) -> int:
+        """The last commit of a batch. A commit is never cut, so one may exceed `max_rows`."""
+        if isinstance(limit, ReadAllAvailable):
+            return newest
+        commits, counts = np.unique(stamps, return_counts=True)
+        take = len(commits)
+        if self._settings.max_rows is not None:
+            inside = np.cumsum(counts) <= self._settings.max_rows
+            take = min(take, max(1, int(inside.sum())))
+        if self._settings.max_commits is not None:
+            take = min(take, self._settings.max_commits)
+        return newest if take == len(commits) else int(commits[take - 1])
+
+    def _check_past(self, ts: int, db: Database) -> None:
+        if self._target is None and ts > db.visible_ts:
+            raise UsageError(
+                f"the stream has read up to {ts}, the database has only come to {db.visible_ts}: "
+                "it is another one, or an older copy; start a new query with a new checkpoint"
+            )
+
+
+def _of(offset: Mapping[str, Any]) -> int:
+    ts = offset.get(KEY)
+    if type(ts) is not int or ts < START:
+        raise UsageError(f"{dict(offset)!r} is not an offset of this source")
+    return ts
+
+
+def _check_schema(schema: Schema, shown: StructType) -> None:
+    if spark_schema(changes_schema(schema)) != shown:
+        raise UsageError(
+            "the columns of the table are no longer those of the stream: start the query again, "
+            "and leave .schema(...) out"
+        )
+
+
+def _spans(stamps: Int64Array, since: int, until: int) -> Iterator[tuple[int, int]]:
+    """(since, until] in pieces of whole commits, of about ROWS_ALONG_MAX changes each."""
+    commits, counts = np.unique(stamps, return_counts=True)
+    groups = np.cumsum(counts) // ROWS_ALONG_MAX
+    last = [int(commits[groups == group].max()) for group in np.unique(groups)]
+    ends = [*last[:-1], until]
+    yield from zip([since, *ends[:-1]], ends, strict=True)
+
+
+def _first_batches(part: Part, schema: StructType, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows of a snapshot with `_change` and `_commit_ts`."""
+    for batch in read_part(part, StructType(schema.fields[:-2])):
+        kinds = pa.array(["insert"]).take(pa.array(np.zeros(batch.num_rows, dtype=np.int64)))
+        stamps = pa.array(np.full(batch.num_rows, part.wanted.ts, dtype=np.int64))
+        yield pa.RecordBatch.from_arrays([*batch.columns, kinds, stamps], schema=target)

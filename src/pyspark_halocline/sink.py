@@ -1,0 +1,202 @@
+"""Writes: executors check and stage rows, one process commits all of them at once.
+
+    writer     checks columns and types before a job starts          SchemaError
+    write      executors: nulls, values, keys  --Message, file-->    (staging.py)
+    commit     one transaction: append, overwrite, ignore, upsert, or changes applied; a token
+
+Each write carries a token, so a commit that is tried again, or whose answer got lost, happens once:
+a batch write has one of its own, or that of its option `token`; a stream's is (query, batch), which
+is what makes a sink take every micro-batch exactly once.
+
+Keys are enforced by the transaction, against the table as it is then and inside the input. Until it
+commits nobody sees a row; `abort` deletes nothing, because the commit may have happened.
+
+The rows pass through the process that commits. An append streams through it; what replaces rows is
+held in its memory. For more than that there is `halocline.spark.load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from halocline.clock import SystemClock
+from halocline.errors import SchemaError, UsageError
+from halocline.schema import Schema
+from halocline.spark.owner import state_of
+from halocline.spark.stream import QUERY_ID, stream_token
+from halocline.spark.types import arrow_schema
+from halocline.txn import Transaction
+from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
+from pyspark_halocline.connect import commit, open_to_read
+from pyspark_halocline.options import Settings
+from pyspark_halocline.staging import Message, Stage, batches, sweep
+
+Messages = list[WriterCommitMessage | None]
+CHUNK_ROWS = 122_880
+
+
+class _Writer:
+    """What writes of batches and of streams have in common."""
+
+    def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
+        with open_to_read(settings.path) as db, db.begin() as txn:
+            table = state_of(txn, settings.table).schema
+            self._root = db.path
+        self._settings = settings
+        self._overwrite = overwrite
+        check_input(schema, table, settings)
+        self._wire = table.to_wire()
+        own = [name for name in schema.names if name not in FEED]
+        self._given = tuple([table.names[table.position(name)] for name in own])
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In an executor: the rows of one task, checked."""
+        table = Schema.from_wire(self._wire)
+        stage = Stage(self._root, self._staged(table))
+        done = 0
+        try:
+            for chunk in _chunks(iterator):
+                stage.add(self._conformed(table, chunk, done))
+                done += chunk.num_rows
+        except SchemaError as error:
+            return Message(problem=str(error), query=_query())
+        message = stage.finish()
+        message.query = _query()
+        return message
+
+    def _commit(self, given: Sequence[WriterCommitMessage | None], token: Any) -> None:
+        messages = [one for one in given if isinstance(one, Message)]
+        for message in messages:
+            if message.problem:
+                raise SchemaError(message.problem)
+        if not self._overwrite and not sum(message.rows for message in messages):
+            return
+        commit(self._settings.path, token, lambda txn: self._change(txn, messages))
+        sweep(self._root, messages)
+
+    def _change(self, txn: Transaction, messages: Sequence[Message]) -> None:
+        """All rows into one transaction."""
+        name, mode = self._settings.table, self._settings.on_conflict
+        schema = self._staged(state_of(txn, name).schema)
+        rows = batches(self._root, messages)
+        if self._overwrite:
+            txn.truncate(name)
+        if mode == "error":
+            txn.insert(name, pa.RecordBatchReader.from_batches(schema, rows))
+            return
+        table = pa.Table.from_batches(rows, schema=schema)
+        if mode == "upsert":
+            txn.upsert(name, table)
+        elif mode == "ignore":
+            txn.insert(name, unknown(txn, name, table))
+        else:
+            apply_changes(txn, name, table)
+
+    @property
+    def _columns(self) -> Literal["all", "given"]:
+        return "given" if self._settings.on_conflict == "upsert" else "all"
+
+    def _staged(self, table: Schema) -> pa.Schema:
+        """The columns of staged rows: all of the table's, or those that are updated."""
+        names = self._given if self._columns == "given" else table.names
+        fields = [table.arrow.field(name) for name in table.names if name in names]
+        return pa.schema([*fields, *(FEED.values() if self._is_feed else ())])
+
+    @property
+    def _is_feed(self) -> bool:
+        return self._settings.on_conflict == "changes"
+
+    def _conformed(self, table: Schema, chunk: pa.Table, done: int) -> pa.Table:
+        """Canonical rows; an error names the row of the task."""
+        own = chunk.select([name for name in chunk.column_names if name not in FEED])
+        try:
+            rows = table.table(own, columns=self._columns)
+        except SchemaError as error:
+            row = None if error.row is None else error.row + done
+            raise SchemaError(error.reason, column=error.column, row=row) from None
+        for name, field in FEED.items() if self._is_feed else ():
+            rows = rows.append_column(field, chunk.column(name))
+        return rows
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`: append, or overwrite the table."""
+
+    def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(settings, schema, overwrite=overwrite)
+        self._token = settings.token or f"spark-{SystemClock().random_bytes(16).hex()}"
+
+    def commit(self, messages: Messages) -> None:
+        """In a process of its own: make all rows visible, once."""
+        self._commit(messages, self._token)
+
+    def abort(self, messages: Messages) -> None:
+        """Nothing was made visible, or all of it: there is nothing to undo."""
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream`: each micro-batch once. Output mode "complete" overwrites the table."""
+
+    def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
+        if settings.token is not None:
+            raise UsageError("a stream has a token of its own, made of query and batch")
+        super().__init__(settings, schema, overwrite=overwrite)
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        """In a process of its own: make the micro-batch visible, once."""
+        queries = {one.query for one in messages if isinstance(one, Message)}
+        if not queries:
+            return  # a batch without a task has no rows either
+        if len(queries) > 1 or "" in queries:
+            raise UsageError("Spark does not say which streaming query this is: nothing is written")
+        self._commit(messages, stream_token(queries.pop(), self._settings.table, batchId))
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        """As for a batch: there is nothing to undo."""
+
+
+def check_input(given: StructType, table: Schema, settings: Settings) -> None:
+    """Names, types and key columns before a job starts; SchemaError."""
+    names: list[str] = []
+    is_feed = settings.on_conflict == "changes"
+    if is_feed:
+        check_feed(arrow_schema(given))
+    own = StructType([field for field in given.fields if not (is_feed and field.name in FEED)])
+    for name in own.names:
+        proper = table.names[table.position(name)]
+        if proper in names:
+            raise SchemaError("the column is there twice", column=proper)
+        names.append(proper)
+    if settings.on_conflict != "error" and not table.primary_key:
+        raise UsageError(f"onConflict={settings.on_conflict} needs a table with a primary key")
+    # An empty table of the input's types goes through the same checks as the rows will.
+    empty = arrow_schema(own).empty_table().rename_columns(names)
+    whole: Literal["all", "given"] = "given" if settings.on_conflict == "upsert" else "all"
+    table.table(empty, columns=whole)
+
+
+def _query() -> str:
+    context = TaskContext.get()
+    return (context and context.getLocalProperty(QUERY_ID)) or ""
+
+
+def _chunks(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches joined, because each check costs something however few rows it is about."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in iterator:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= CHUNK_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)

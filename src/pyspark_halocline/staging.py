@@ -1,0 +1,129 @@
+"""How the rows of a write travel from executors to the one process that commits them.
+
+    few rows    inside the message of their task
+    more        a file in the database's folder `staging`, named by the message, with its digest
+
+A staged file is no object: nobody refers to it, no snapshot needs it, and a write whose files are
+gone fails as a whole and can be run again. The process that commits removes the files after the
+commit; files of writes that never came to it are removed by a later one, a day after they were
+written. An aborted write removes nothing: its commit may have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import xxhash
+from pyspark.sql.datasource import WriterCommitMessage
+
+from halocline.clock import Clock, SystemClock
+from halocline.config import MIB
+from halocline.errors import CorruptionError, NotFoundError
+
+MESSAGE_BYTES: Final = 4 * MIB
+"""Rows of one task that travel in its message; more become a file."""
+FOLDER: Final = "staging"
+ENDING: Final = ".arrow"
+LEFT_S: Final = 86_400.0
+_OPTIONS: Final = {"compression": "lz4"}
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What one task tells the commit."""
+
+    rows: int = 0
+    data: bytes = b""
+    """The rows as an Arrow stream; or the file that holds it, and its digest."""
+    file: str = ""
+    digest: bytes = b""
+    problem: str = ""
+    """What is wrong with the input. The commit says it, once, whichever task found it first."""
+    query: str = ""
+    """The id of the streaming query, which only tasks are told."""
+
+
+class Stage:
+    """Takes the rows of one task."""
+
+    def __init__(self, root: str, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self._root = Path(root, FOLDER)
+        self._clock = clock or SystemClock()
+        self._schema = schema
+        self._rows = 0
+        self._buffer = pa.BufferOutputStream()
+        self._sink: Any = self._buffer
+        self._path: Path | None = None
+        self._writer = self._start()
+
+    def add(self, table: pa.Table) -> None:
+        """Take some rows."""
+        self._rows += table.num_rows
+        self._writer.write_table(table)
+        if self._path is None and self._sink.tell() > MESSAGE_BYTES:
+            self._spill()
+
+    def finish(self) -> Message:
+        """All rows are here."""
+        self._writer.close()
+        if self._path is None:
+            return Message(rows=self._rows, data=self._buffer.getvalue().to_pybytes())
+        self._sink.close()
+        return Message(rows=self._rows, file=self._path.name, digest=_digest(self._path))
+
+    def _start(self) -> Any:
+        options = pa.ipc.IpcWriteOptions(**_OPTIONS)
+        return pa.ipc.new_stream(self._sink, self._schema, options=options)
+
+    def _spill(self) -> None:
+        """What is in memory begins the file; an Arrow stream can go on where another ended."""
+        self._writer.close()
+        with pa.ipc.open_stream(self._buffer.getvalue()) as reader:
+            held = reader.read_all()
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        self._path = self._root / f"{self._clock.random_bytes(16).hex()}{ENDING}"
+        self._path.touch(mode=0o600, exist_ok=False)
+        self._sink = pa.OSFile(str(self._path), "wb")
+        self._buffer = pa.BufferOutputStream()
+        self._writer = self._start()
+        self._writer.write_table(held)
+
+
+def batches(root: str, messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
+    """All rows that the tasks sent."""
+    for message in messages:
+        if message.file:
+            path = Path(root, FOLDER, message.file)
+            if not path.exists():
+                raise NotFoundError("staged file", str(path), hint="run the write again")
+            if _digest(path) != message.digest:
+                raise CorruptionError(str(path), "it is not what its task wrote")
+            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+                yield from reader
+        elif message.data:
+            with pa.ipc.open_stream(message.data) as reader:
+                yield from reader
+
+
+def sweep(root: str, messages: Iterable[Message], clock: Clock | None = None) -> None:
+    """After a commit: its files go, and those that others have left long ago."""
+    folder = Path(root, FOLDER)
+    now_s = (clock or SystemClock()).wall_us() / 1e6
+    mine = {message.file for message in messages if message.file}
+    for path in folder.glob(f"*{ENDING}"):
+        with suppress(OSError):
+            if path.name in mine or now_s - path.stat().st_mtime > LEFT_S:
+                path.unlink()
+
+
+def _digest(path: Path) -> bytes:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(8 * MIB):
+            digest.update(piece)
+    return digest.digest()

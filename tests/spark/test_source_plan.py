@@ -1,0 +1,457 @@
+"""The data source without Spark: partitions and their rows, options, filters, leases."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import halocline as hc
+from halocline.errors import (
+    DuplicateKeyError,
+    NotFoundError,
+    SchemaError,
+    SnapshotExpiredError,
+    UsageError,
+)
+from tests.spark.sources import BASICS, COLUMNS, OPTIONS, grow, plain
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pyspark_halocline import DefaultSource, feed, live, parts, staging
+from pyspark_halocline.options import read_options
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[hc.Database]:
+    with hc.open(tmp_path / "shop [1]", options=OPTIONS, retention="0s") as db:
+        db.create_table("orders", COLUMNS, primary_key="id")
+        yield db
+        assert db.check() == []
+
+
+def source(db: hc.Database, **options: Any) -> DefaultSource:
+    return DefaultSource({"path": db.path, "table": "orders", **options})
+
+
+def rows_of(reader: Any) -> list[dict[str, Any]]:
+    """What Spark would make of a reader; everything travels as it does there."""
+    reader = pickle.loads(pickle.dumps(reader))
+    parts = [pickle.loads(pickle.dumps(part)) for part in reader.partitions()]
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def read(db: hc.Database, **options: Any) -> list[dict[str, Any]]:
+    found = source(db, **options)
+    return rows_of(found.reader(found.schema()))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_those_of_the_local_engine(
+    db: hc.Database, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print(f"seed {seed}")
+    monkeypatch.setattr(parts, "PARTITION_BYTES", 20_000)
+    monkeypatch.setattr(parts, "ROWS_BYTES", 500)
+    db.snapshot("empty")
+    where = "amount % 3 = 1 and (name is not null or len(tags) > 0)"
+    for ts in grow(db, random.Random(seed), 8):
+        with db.begin(at=ts) as txn:
+            expected = plain(txn.scan("orders").to_pylist())
+            ids = txn.scan("orders").column("id").to_pylist()
+            chosen = plain(txn.scan("orders", columns=["name", "id"], where=where).to_pylist())
+        assert plain(read(db, at=str(ts))) == expected
+        assert plain(read(db, at=str(ts), columns="NAME, id", where=where)) == chosen
+        assert plain(read(db, at=str(ts), columns="id")) == plain({"id": r} for r in ids)
+    assert plain(read(db)) == expected, "live"
+    assert read(db, at="empty") == []
+
+
+def test_a_live_read_is_planned_anew_by_each_run(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = source(db)
+    reader = found.reader(found.schema())
+    slots = reader.partitions()
+    grow(db, random.Random(1), 2)
+    old = db.table("orders").to_arrow().to_pylist()
+    monkeypatch.setattr(live, "_run", lambda: "1")
+    first = [row for batch in reader.read(slots[0]) for row in batch.to_pylist()]
+    grow(db, random.Random(2), 2)
+    for work in (db.flush, db.compact, db.gc):
+        work()
+    rest = [row for s in slots[1:] for batch in reader.read(s) for row in batch.to_pylist()]
+    assert plain(first + rest) == plain(old), "all tasks of a run see one snapshot"
+    again = [row for s in slots for batch in reader.read(s) for row in batch.to_pylist()]
+    assert plain(again) == plain(old), "and so do those that are tried again"
+    monkeypatch.setattr(live, "_run", lambda: "2")
+    new = [row for s in slots for batch in reader.read(s) for row in batch.to_pylist()]
+    assert plain(new) == plain(db.table("orders").to_arrow().to_pylist())
+    plans = list(Path(db.path, "staging").iterdir())
+    assert len(plans) == 2
+    os.utime(plans[0], (0, 0))
+    monkeypatch.setattr(live, "_run", lambda: "3")
+    list(reader.read(slots[0]))
+    assert not plans[0].exists()
+    plans[1].write_bytes(plans[1].read_bytes()[:-1])
+    with pytest.raises(hc.CorruptionError):
+        live._read(plans[1])
+
+
+def test_a_predicate_leaves_out_files(db: hc.Database) -> None:
+    with db.begin() as txn:
+        txn.insert("orders", [{"id": n, "name": f"n{n}"} for n in range(300)])
+    db.flush("orders")
+    found = source(db, at="latest", where="id between 10 and 20")
+    parts = found.reader(found.schema()).partitions()
+    assert len([file for part in parts for file in part.files]) == 1
+    assert len(rows_of(found.reader(found.schema()))) == 11
+
+
+def test_a_lease_keeps_the_snapshot_until_it_is_over(db: hc.Database) -> None:
+    with db.begin() as txn:
+        txn.insert("orders", [{"id": n} for n in range(200)])
+    db.flush("orders")
+    found = source(db, at="latest", lease="2h")
+    reader = found.reader(found.schema())
+    parts = reader.partitions()
+    pins = list(Path(db.path, "pins").glob("*.lease"))
+    assert len(pins) == 1
+    with db.begin() as txn:
+        txn.delete("orders", where="id < 150")
+    for work in (db.flush, db.compact, db.gc):
+        work()
+    assert any("lease" in kept.reason for kept in db.gc().kept)
+    rows = [row["id"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert sorted(rows) == list(range(200))
+    pins[0].write_text('{"ts": 1, "until_us": 5}')
+    assert not any("lease" in kept.reason for kept in db.gc().kept)
+    assert not pins[0].exists()
+    with pytest.raises(hc.CorruptionError, match="missing"):
+        [list(reader.read(part)) for part in parts]
+
+
+def test_a_lease_that_a_crash_has_torn_holds_nothing(db: hc.Database) -> None:
+    folder = Path(db.path, "pins")
+    folder.mkdir(exist_ok=True)
+    (folder / "7-9.lease").write_bytes(b"\0\0\0")
+    db.gc()
+    assert not (folder / "7-9.lease").exists()
+
+
+def test_options_say_what_is_wrong_with_them() -> None:
+    good = {"path": "shop", "table": "orders"}
+    assert read_options({**good, "AT": "12"}).at == 12
+    assert read_options({**good, "at": "2026-01-01T00:00:00+00:00"}).at == datetime(
+        2026, 1, 1, tzinfo=UTC
+    )
+    assert read_options({**good, "at": "before"}).at == "before"
+    assert read_options({**good, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
+    for wrong, text in (
+        ({"table": "orders"}, "path"),
+        ({"path": "shop"}, "TEMPORARY VIEW"),
+        ({**good, "wher": "id = 1"}, "wher"),
+        ({**good, "uri": "grpc://host:1"}, "uri"),
+        ({**good, "columns": "a,,b"}, "columns"),
+        ({**good, "columns": "[1]"}, "columns"),
+        ({**good, "columns": "a,A"}, "once"),
+        ({**good, "pushdown": "yes"}, "pushdown"),
+        ({**good, "pushdown": "true"}, "where="),
+        ({**good, "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
+        ({**good, "onConflict": "replace"}, "onConflict"),
+        ({**good, "startingSnapshot": "1", "startingTimestamp": "2"}, "not both"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            read_options(wrong)
+
+
+def test_what_cannot_be_read_is_refused(db: hc.Database, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        DefaultSource({"path": str(tmp_path / "none"), "table": "orders"}).schema()
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(NotFoundError):
+        DefaultSource({"path": db.path, "table": "ordrs"}).schema()
+    with pytest.raises(SchemaError, match="nope"):
+        source(db, columns="nope").schema()
+    with pytest.raises(UsageError):
+        read(db, where="1; drop table orders")
+    with pytest.raises(SchemaError, match="bigint"):
+        source(db).reader(StructType([StructField("id", StringType())])).partitions()
+    with pytest.raises(UsageError, match="future"):
+        read(db, at="999")
+    assert rows_of(source(db).reader(StructType([StructField("id", LongType())]))) == []
+    found = source(db)
+    with pytest.raises(UsageError, match="changes"):
+        found.streamReader(found.schema())
+    with pytest.raises(UsageError, match="stream"):
+        source(db, changes="true").reader(found.schema())
+
+
+# -- writes --------------------------------------------------------------------------------------
+
+
+def write(path: str, table: Any, *, overwrite: bool = False, tasks: int = 2, **options: Any) -> Any:
+    """A write as Spark runs it: tasks of their own, then a commit from what they sent."""
+    from halocline.spark.types import spark_schema
+
+    found = DefaultSource({"path": path, "table": "orders", **options})
+    writer = pickle.loads(pickle.dumps(found.writer(spark_schema(table.schema), overwrite)))
+    size = max(1, -(-table.num_rows // tasks))
+    messages = [
+        pickle.loads(pickle.dumps(writer.write(iter(table.slice(start, size).to_batches()))))
+        for start in range(0, max(1, table.num_rows), size)
+    ]
+    writer.commit(messages)
+    return writer, messages
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    path = str(tmp_path / "shop")
+    with hc.open(path, options=OPTIONS) as db:
+        db.create_table("orders", BASICS, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("orders", [{"id": n, "name": "old"} for n in range(10)])
+    return path
+
+
+def frame(ids: Any, name: str | None = "new") -> pa.Table:
+    ids = list(ids)
+    return pa.table(
+        {"name": pa.array([name] * len(ids), pa.string()), "id": pa.array(ids, pa.int64())}
+    )
+
+
+def names(path: str) -> dict[int, str]:
+    with hc.open(path, read_only=True) as db:
+        return {row["id"]: row["name"] for row in db.table("orders").to_arrow().to_pylist()}
+
+
+def test_writes_append_overwrite_ignore_and_upsert(shop: str) -> None:
+    write(shop, frame(range(10, 1000)))
+    assert names(shop) == {n: "old" if n < 10 else "new" for n in range(1000)}
+    write(shop, frame([5, 5, 1005, 1005, 1006]), onConflict="ignore")
+    assert [names(shop).get(n) for n in (5, 1005, 1006)] == ["old", "new", "new"]
+    write(shop, frame(range(995, 1010), "again"), onConflict="upsert")
+    assert names(shop)[5] == "old"
+    assert {names(shop)[n] for n in range(995, 1010)} == {"again"}
+    write(shop, pa.table({"ID": [5, 2000]}), onConflict="upsert")  # some columns only
+    assert [names(shop)[n] for n in (5, 2000)] == ["old", None]
+    write(shop, frame(range(3), "over"), overwrite=True)
+    assert names(shop) == dict.fromkeys(range(3), "over")
+    write(shop, frame([]), overwrite=True)
+    assert names(shop) == {}
+
+
+def test_a_write_that_does_not_fit_changes_nothing(shop: str) -> None:
+    before = names(shop)
+    for table, error, text in (
+        (frame([20, 5]), DuplicateKeyError, "5"),
+        (frame([20, 21, 20]), DuplicateKeyError, "20"),
+        (frame([20, None]), SchemaError, "'id', row 0: must not be null"),
+        (frame([20]).append_column("more", pa.array([1])), SchemaError, "more"),
+        (pa.table({"name": ["x"]}), SchemaError, "id"),
+        (pa.table({"id": ["x"]}), SchemaError, "id"),
+        (pa.table({"id": [1], "ID": [2]}), SchemaError, "twice"),
+    ):
+        with pytest.raises(error, match=text):
+            write(shop, table)
+    with pytest.raises(DuplicateKeyError):
+        write(shop, frame([20, 21, 20]), onConflict="upsert")
+    assert names(shop) == before
+
+
+def test_many_rows_travel_as_files_that_go_with_the_commit(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "MESSAGE_BYTES", 1000)
+    writer, messages = write(shop, frame(range(100, 5000)), tasks=3)
+    assert all(message.file and not message.data for message in messages)
+    assert len(names(shop)) == 4910
+    folder = Path(shop, "staging")
+    assert list(folder.iterdir()) == []
+    old = folder / "left.arrow"
+    old.touch()
+    os.utime(old, (0, 0))
+    writer.abort(messages)
+    assert old.exists(), "abort deletes nothing"
+    write(shop, frame([9999]))
+    assert not old.exists()
+    with pytest.raises(NotFoundError, match="run the write again"):
+        list(staging.batches(shop, messages))
+
+
+def test_a_token_makes_a_write_happen_once(shop: str) -> None:
+    writer, messages = write(shop, frame([20]), token="night 1")
+    writer.commit(messages)
+    write(shop, frame([20, 21]), token="night 1")
+    assert 20 in names(shop)
+    assert 21 not in names(shop)
+    writer, messages = write(shop, frame([30]))
+    writer.commit(messages)  # a token of its own
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+def stream(db: hc.Database, **options: Any) -> Any:
+    found = source(db, changes="true", **options)
+    return found.streamReader(found.schema())
+
+
+def batch(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:
+    parts = [pickle.loads(pickle.dumps(part)) for part in reader.partitions(start, end)]
+    return [row for part in parts for one in reader.read(part) for row in one.to_pylist()]
+
+
+def run(reader: Any, start: Any = None, limit: Any = None) -> tuple[list[Any], Any]:
+    """Batches until there is nothing left; returns them and the last offset."""
+    offset = reader.initialOffset() if start is None else start
+    found = []
+    while True:
+        end = reader.latestOffset(offset, limit or reader.getDefaultReadLimit())
+        if end == offset:
+            return found, offset
+        found.append(batch(reader, offset, end))
+        reader.commit(end)
+        offset = end
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_batches_of_the_feed_are_the_feed(
+    db: hc.Database, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print(f"seed {seed}")
+    if seed % 2:
+        monkeypatch.setattr(feed, "ROWS_ALONG_MAX", 20)
+    chance = random.Random(seed)
+    with db.begin() as hold:  # so that the whole feed stays readable for the comparison
+        first = hold.snapshot
+        reader = stream(db, startingTimestamp=str(first), maxRowsPerTrigger="40")
+        found, offset = [], None
+        for _ in range(4):
+            grow(db, chance, 2)
+            more, offset = run(reader, offset)
+            found += more
+        reader.stop()
+        whole = [row for one in found for row in one]
+        assert plain(whole) == plain(db.changes("orders", since=first).to_pylist())
+        assert len(found) > 4
+        for one in found:
+            commits = {row["_commit_ts"] for row in one}
+            assert len(one) <= 40 or len(commits) == 1
+        hold.rollback()
+
+
+def test_a_stream_begins_with_the_rows_that_are_there(db: hc.Database) -> None:
+    grow(db, random.Random(5), 3)
+    then = db.snapshot("then")
+    with db.begin(at="then") as txn:
+        rows = txn.scan("orders").to_pylist()
+    expected = plain([{**r, "_change": "insert", "_commit_ts": then} for r in rows])
+    grow(db, random.Random(6), 2)
+    reader = stream(db, startingSnapshot="then")
+    assert reader.initialOffset() == {"timestamp": -1}
+    (first, *rest), _ = run(reader)
+    assert plain(first) == expected
+    later = db.changes("orders", since="then").to_pylist()
+    assert plain(row for one in rest for row in one) == plain(later)
+    # Spark asks for the first batch again after a crash: by its end alone.
+    assert plain(batch(reader, {"timestamp": -1}, {"timestamp": then})) == expected
+    reader.stop()
+    latest = stream(db, startingTimestamp="latest")
+    assert run(latest)[0] == [[]]
+    latest.stop()
+
+
+def test_limits_and_the_end_of_available_now(db: hc.Database) -> None:
+    first = db.visible_ts
+    for number in range(5):
+        with db.begin() as txn:
+            txn.insert("orders", {"id": number})
+    reader = stream(db, startingTimestamp=str(first), maxCommitsPerTrigger="2")
+    reader.prepareForTriggerAvailableNow()
+    with db.begin() as txn:
+        txn.insert("orders", {"id": 99})
+    found, offset = run(reader)
+    assert [[row["id"] for row in one] for one in found] == [[0, 1], [2, 3], [4]]
+    assert reader.reportLatestOffset() == offset
+    reader.stop()
+    again = stream(db, startingTimestamp=str(first), maxRowsPerTrigger="3")
+    assert [len(one) for one in run(again)[0]] == [3, 3]
+    assert len(run(again, limit=ReadAllAvailable())[0]) == 1
+    again.stop()
+
+
+def test_a_running_stream_holds_its_offset_and_an_old_one_is_told(db: hc.Database) -> None:
+    reader = stream(db)
+    offset = run(reader)[1]
+    grow(db, random.Random(1), 3)
+    db.gc()
+    expected = plain(db.changes("orders", since=offset["timestamp"]).to_pylist())
+    found, after = run(reader, offset)
+    assert plain(row for one in found for row in one) == expected
+    reader.stop()
+    grow(db, random.Random(2), 2)
+    db.gc()
+    late = stream(db)
+    with pytest.raises(SnapshotExpiredError):
+        late.latestOffset(after, ReadAllAvailable())
+    late.stop()
+    ahead = stream(db)
+    with pytest.raises(UsageError, match="older copy"):
+        ahead.latestOffset({"timestamp": 10_000}, ReadAllAvailable())
+    ahead.stop()
+
+
+def test_changes_of_other_tables_make_no_batch(db: hc.Database) -> None:
+    db.create_table("other", {"id": int}, primary_key="id")
+    reader = stream(db)
+    offset = run(reader)[1]
+    with db.begin() as txn:
+        txn.insert("other", {"id": 1})
+    assert reader.latestOffset(offset, ReadAllAvailable()) == offset
+    reader.stop()
+
+
+def test_a_feed_that_is_applied_makes_a_copy(db: hc.Database, shop: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "copy")
+    with hc.open(path, options=OPTIONS) as copy:
+        copy.create_table("orders", COLUMNS, primary_key="id")
+    reader = stream(db, maxCommitsPerTrigger="3")
+    offset = run(reader)[1]
+    for seed in range(3):
+        grow(db, random.Random(seed), 3)
+        while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+            parts = reader.partitions(offset, end)
+            table = pa.Table.from_batches([one for part in parts for one in reader.read(part)])
+            write(path, table, onConflict="changes")
+            reader.commit(end)
+            offset = end
+        with hc.open(path, read_only=True) as copy:
+            assert plain(copy.table("orders").to_arrow().to_pylist()) == plain(
+                db.table("orders").to_arrow().to_pylist()
+            )
+    reader.stop()
+    with pytest.raises(SchemaError, match="_change"):
+        write(path, frame([1]), onConflict="changes")
+
+
+def test_types_that_arrow_names_otherwise(tmp_path: Path) -> None:
+    row = {"id": 1, "day": date(2024, 1, 2), "at": datetime(2024, 1, 2, tzinfo=UTC), "x": [1.5]}
+    columns = {"id": int, "day": "date", "at": "timestamptz", "x": "list<double>"}
+    with hc.open(tmp_path / "types", options=OPTIONS) as db:
+        db.create_table("orders", columns, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("orders", row)
+        assert read(db) == [row]

@@ -1,0 +1,154 @@
+"""Streams on real Spark: each change once, whatever dies in between."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import halocline as hc
+from halocline import spark as hs
+from tests.spark.sources import COLUMNS, OPTIONS, grow, plain, source
+
+pytest.importorskip("pyspark")
+
+from tests.spark import faults
+
+EVENTS = {"id": int, "name": str, "kind": str, "ts": int}
+SHOWN = ("id", "name", "_change as kind", "_commit_ts as ts")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    path = tmp_path / "shop"
+    with hc.open(path, options=OPTIONS) as db:
+        db.create_table("orders", COLUMNS, primary_key="id")
+        db.create_table("copy", COLUMNS, primary_key="id")
+        db.create_table("events", EVENTS)
+    return path
+
+
+def finish(writer: Any, checkpoint: Path) -> Any:
+    """Run a stream over what there is now."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def events(path: Path) -> Counter[Any]:
+    with hc.open(path, read_only=True) as db:
+        rows = db.table("events").to_arrow().to_pylist()
+        return Counter((r["id"], r["name"], r["kind"], r["ts"]) for r in rows)
+
+
+def feed(path: Path, since: int) -> Counter[Any]:
+    with hc.open(path, read_only=True) as db:
+        rows = db.changes("orders", since=since).to_pylist()
+        return Counter((r["id"], r["name"], r["_change"], r["_commit_ts"]) for r in rows)
+
+
+def register(spark: Any) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(faults)
+    spark.dataSource.register(faults.FaultySource)
+
+
+def run_with_faults(
+    spark: Any, shop: Path, tmp_path: Path, chance: random.Random, batches: int
+) -> tuple[int, int]:
+    """Feed of `orders` into `events`, one commit a batch, until everything has arrived; returns
+    where the feed began and how often something died."""
+    register(spark)
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    with hc.open(shop, options=OPTIONS) as db:
+        since = db.visible_ts
+    died = made = 0
+    while made < batches:
+        step = min(batches - made, chance.choice([2, 3, 4]))
+        with hc.open(shop, options=OPTIONS) as db:
+            grow(db, chance, step)
+            db.gc()
+        for batch in range(made, made + step, 1 if batches > 8 else 2):
+            phase = faults.PHASES[(batch + chance.choice([0, 1])) % 3]
+            place = "next" if phase == "write" else str(batch)
+            (folder / f"{place}-{phase}").touch()
+        made += step
+        limits = {"startingTimestamp": since, "maxCommitsPerTrigger": 1}
+        while True:
+            stream = source(spark.readStream, shop, **limits).load().selectExpr(*SHOWN)
+            writer = stream.writeStream.format("halocline_faulty")
+            writer = writer.options(path=str(shop), table="events", faults=str(folder))
+            try:
+                finish(writer, tmp_path / "checkpoint")
+                break
+            except Exception:
+                died += 1
+                if died > 4 * batches:
+                    raise
+    return since, died
+
+
+def test_every_change_arrives_once_whatever_dies(spark: Any, shop: Path, tmp_path: Path) -> None:
+    since, died = run_with_faults(spark, shop, tmp_path, random.Random(11), 8)
+    assert died >= 3
+    assert events(shop) == feed(shop, since)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(2))
+def test_fifty_batches(spark: Any, shop: Path, tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    since, died = run_with_faults(spark, shop, tmp_path, random.Random(seed), 50)
+    assert died >= 25
+    assert events(shop) == feed(shop, since)
+
+
+def test_a_feed_replayed_onto_an_empty_table_is_the_table(
+    spark: Any, shop: Path, tmp_path: Path
+) -> None:
+    with hc.open(shop, options=OPTIONS) as db:
+        grow(db, random.Random(3), 4)
+    for seed in (4, 5):
+        stream = source(spark.readStream, shop, maxRowsPerTrigger=150).load()
+        writer = source(stream.writeStream, shop, "copy", onConflict="changes")
+        finish(writer, tmp_path / "checkpoint")
+        with hc.open(shop, options=OPTIONS) as db:
+            assert plain(db.table("copy").to_arrow().to_pylist()) == plain(
+                db.table("orders").to_arrow().to_pylist()
+            )
+            grow(db, random.Random(seed), 3)
+
+
+def test_foreach_batch_takes_each_batch_once(spark: Any, shop: Path, tmp_path: Path) -> None:
+    with hc.open(shop, options=OPTIONS) as db:
+        with db.begin() as txn:
+            txn.insert("orders", [{"id": n, "name": f"n{n}"} for n in range(20)])
+        stream = source(spark.readStream, shop).load().drop("_change", "_commit_ts")
+        checkpoint = tmp_path / "checkpoint"
+        write = hs.foreach_batch(db, "copy")
+        finish(stream.writeStream.foreachBatch(write), checkpoint)
+        first = db.visible_ts
+        assert db.table("copy").count() == 20
+        # As if Spark had died before it could write down that the batch was done.
+        shutil.rmtree(checkpoint / "commits")
+        assert finish(stream.writeStream.foreachBatch(write), checkpoint).lastProgress
+        assert db.visible_ts == first
+        with pytest.raises(hc.UsageError, match="foreachBatch"):
+            write(spark.range(1), 0)
+
+
+def test_an_offset_that_has_expired_is_told(spark: Any, shop: Path, tmp_path: Path) -> None:
+    with hc.open(shop, options=OPTIONS, retention="0s") as db:
+        grow(db, random.Random(8), 2)
+        old = db.visible_ts
+        grow(db, random.Random(9), 2)
+        db.gc()
+    stream = source(spark.readStream, shop, startingTimestamp=old).load().selectExpr(*SHOWN)
+    with pytest.raises(Exception, match="SnapshotExpiredError"):
+        finish(source(stream.writeStream, shop, "events"), tmp_path / "checkpoint")
