@@ -16,11 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-<<<<<<< HEAD
-=======
 from halocline import engines
-from halocline.checkpoint import Pins
->>>>>>> sparkread
 from halocline.checkpoint.snapshots import find_snapshot
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import Gatherer

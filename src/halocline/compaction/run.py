@@ -20,13 +20,8 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-<<<<<<< HEAD
 from contextlib import ExitStack, contextmanager, nullcontext
-from threading import Event, Lock, RLock
-=======
-from contextlib import contextmanager
 from threading import Lock, RLock
->>>>>>> audit
 
 from halocline.compaction.gather import Gatherer, is_current
 from halocline.compaction.plan import CompactPolicy, Group, Plan
