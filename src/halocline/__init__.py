@@ -25,8 +25,7 @@ from halocline.errors import (
 )
 from halocline.table import Table
 from halocline.txn import Transaction
-
-__version__ = "0.1.0"
+from halocline.version import __version__
 
 __all__ = [
     "AlreadyExistsError",

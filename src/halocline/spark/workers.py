@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from halocline import __version__
 from halocline.errors import UsageError
+from halocline.version import __version__
 
 ASKED_MAX: Final = 8
 _checked: set[tuple[str, str]] = set()
@@ -47,10 +47,10 @@ def _question() -> Callable[[Iterable[Any]], Iterable[tuple[str, str]]]:
 
     def ask(_: Iterable[Any]) -> Iterable[tuple[str, str]]:
         try:
-            import halocline
             import halocline.spark.task
+            from halocline.version import __version__ as found
         except ImportError as error:
             return [("", str(error) or type(error).__name__)]
-        return [(str(halocline.__version__), "")]
+        return [(found, "")]
 
     return ask
