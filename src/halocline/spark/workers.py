@@ -47,7 +47,7 @@ def _question() -> Callable[[Iterable[Any]], Iterable[tuple[str, str]]]:
 
     def ask(_: Iterable[Any]) -> Iterable[tuple[str, str]]:
         try:
-            import halocline.spark.task
+            import halocline.spark.task  # noqa: F401 (is it there?)
             from halocline.version import __version__ as found
         except ImportError as error:
             return [("", str(error) or type(error).__name__)]
