@@ -84,14 +84,17 @@ class Full:
     def put(self, *keys: int) -> bool:
         """One commit; False when there was no room, and then nothing of it is there."""
         rows = pa.table({"id": list(keys), "v": [text_of(key) for key in keys]})
+        outcome = "committed"
         try:
             self.db.run(lambda txn: txn.upsert("t", rows))
         except hc.UnavailableError as error:
-            assert error.outcome == "not_committed", error
-            self.refused += 1
-            return False
-        self.keys.update(keys)
-        return True
+            outcome = str(error.outcome)
+        if outcome == "committed":
+            self.keys.update(keys)
+            return True
+        assert outcome == "not_committed"
+        self.refused += 1
+        return False
 
     def attempt(self, name: str) -> bool:
         """Upkeep: it works, or says that it cannot; the rows are the same in either case."""

@@ -118,9 +118,9 @@ class Pool:
                 return self._hold(known)
         fresh = _Node(node, 0)
         try:
-            known = self._enter(fresh)
-            if known is not None:
-                return known
+            handle = self._enter(fresh)
+            if handle is not None:
+                return handle
             self._grow(fresh, expect)
             fresh.value, size = load()
             self._grow(fresh, size)
