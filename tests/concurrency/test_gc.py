@@ -244,3 +244,30 @@ def test_dropped_tables_are_forgotten_only_when_nobody_can_see_them(db: hc.Datab
     with beside(collector.work, reader, reader):
         together(owner)
     assert db.tables() == ["passing", "t"]
+
+
+def test_check_beside_gc_finds_nothing_wrong(db: hc.Database, tmp_path: Path) -> None:
+    """Files go while they are being looked at, by the owner and by a reader: neither complains."""
+    looks = []
+
+    def look(other: hc.Database) -> Callable[[Crew], None]:
+        def work(crew: Crew) -> None:
+            while crew.working():
+                assert other.check() == []
+                looks.append(other)
+
+        return work
+
+    def write() -> None:
+        for value in range(12):
+            rows = [{"id": key, "n": value, "twice": 2 * value} for key in range(ROWS)]
+            db.run(lambda txn, rows=rows: txn.upsert("t", rows))
+            if value % 5 == 4:
+                db.checkpoint()
+
+    with hc.open(tmp_path / "db", read_only=True, options=TINY) as reader:
+        with beside(_shape(db), Collector(db).work, look(db), look(reader)):
+            together(write)
+        assert {db, reader} <= set(looks)
+        assert reader.check() == []
+    assert db.check() == []

@@ -14,6 +14,7 @@ others as plain as it can, and prints what is left as a little program of calls 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import product
@@ -363,6 +364,18 @@ class Author:
         retention_s = self.pick((0, 3, 1000)) if self.chance(3) else None
         self.take("reopen", power_loss=power_loss, retention_s=retention_s)
 
+    def do_chore(self, chore: str) -> None:
+        if chore != "flush":
+            getattr(self, chore)()
+            return
+        # A row by itself stays in memory, however few rows make an object.
+        seen = self.model.tables_at(self.model.now)
+        for table in [table for table in seen if not table.shape.key][:1]:
+            row = {**table.shape.key_values(self.place()), "c": 1}
+            self.take("insert", slot=PASSER_BY, name=table.name, rows=Input("dict", (row,)))
+            self.take("commit", slot=PASSER_BY)
+        self.take("flush", name=None)
+
     def flush(self) -> None:
         self.take("flush", name=self._some_table())
 
@@ -418,10 +431,14 @@ MOODS = {
 }
 
 
-def play(random: Random, store: Memory | Disk) -> int:
+CHORES = ("flush", "checkpoint", "gc", "reopen")
+"""What happens in every history, whatever its mood."""
+
+
+def play(random: Random, store: Memory | Disk) -> tuple[int, Counter[str]]:
     """Think up a history and play it; AssertionError where the two sides differ.
 
-    Returns how many steps it took.
+    Returns how many steps it took, and how often each chore was done.
     """
     bulk_rows, retention_s = 2 + random.randrange(4), 5 * (random.randrange(4) == 3)
     sizes = {
@@ -436,12 +453,15 @@ def play(random: Random, store: Memory | Disk) -> int:
     try:
         author = Author(random, twin)
         _open_with_rows(author)
-        for _ in range(STEPS):
+        due = {chore: random.randrange(STEPS) for chore in CHORES}
+        for number in range(STEPS):
+            for chore in [chore for chore, at in due.items() if at == number]:
+                author.do_chore(chore)
             author.step()
         author.take("finish")
     finally:
         twin.abandon()
-    return author.taken
+    return author.taken, twin.done
 
 
 def _open_with_rows(author: Author) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from random import Random
 
 import pytest
@@ -25,12 +26,14 @@ PER_SEED = 10
 LONG_PER_SEED = 8
 """Hypothesis begins with an example that is all pauses and one that is small."""
 STEPS_MIN = 50
+CHORES_DONE = ("move", "checkpoint", "gc", "reopen")
 SIM_SEEDS = int(os.environ.get("HALOCLINE_SEEDS", "200"))
 
 
 def play_seed(number: int, store: type[Memory | Disk]) -> None:
     """Play the histories of a seed; a failure shows the shortest one that fails."""
     steps: list[int] = []
+    done: list[Counter[str]] = []
 
     @seed(number)
     @settings(
@@ -44,10 +47,14 @@ def play_seed(number: int, store: type[Memory | Disk]) -> None:
     )
     @given(st.randoms(note_method_calls=False, use_true_random=False))
     def history(random: Random) -> None:
-        steps.append(play(random, store()))
+        taken, chores = play(random, store())
+        steps.append(taken)
+        done.append(chores)
 
     history()
     assert sum(count >= STEPS_MIN for count in steps) >= LONG_PER_SEED
+    # Rows move, a checkpoint is written, GC runs and the database is reopened in nearly all.
+    assert sum(all(chores[one] for one in CHORES_DONE) for chores in done) >= LONG_PER_SEED
 
 
 @pytest.mark.parametrize("number", range(18))

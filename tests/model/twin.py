@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -59,7 +60,7 @@ from tests.model.shapes import (
 E = TypeVar("E", bound=Exception)
 
 SLOTS = 4
-PAST_MAX = 100 if os.environ.get("HALOCLINE_SIM") else 8
+PAST_MAX = 100 if os.environ.get("HALOCLINE_SIM") else 4
 """Timestamps of the past that are looked at, when a history ends."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -159,6 +160,8 @@ class Twin:
         """The handle that owns the database, where that is not `db`."""
         self.contiguous = False
         """Whether the next commit must get the very next timestamp: not after an opening."""
+        self.done: Counter[str] = Counter()
+        """How often rows moved, checkpoints were written, GC ran, the database was reopened."""
         self.db = self._open()
 
     # Transactions.
@@ -420,6 +423,7 @@ class Twin:
         self.clock.advance(seconds)
 
     def gc(self) -> None:
+        self.done["gc"] += 1
         report = self.db.gc()
         assert report["floor"] == self.db.floor == self.model.gc(self.clock.now_us)
         self._check_expiry(self.db)
@@ -438,6 +442,7 @@ class Twin:
         self._upkeep(name, lambda: self.db.compact(name))
 
     def checkpoint(self) -> None:
+        self.done["checkpoint"] += 1
         self._upkeep(None, self.db.checkpoint)
 
     def background(self) -> None:
@@ -463,11 +468,18 @@ class Twin:
             finally:
                 self.model.rollback(txn)
 
+        before = self._rows_in_memory()
         self.agree(there, work, None)
+        self.done["move"] += self._rows_in_memory() < before
         self._pass_time()
+
+    def _rows_in_memory(self) -> int:
+        states = self.db._core.engine.tables.values()
+        return sum(count for state in states for _, count in state.pages())
 
     def reopen(self, power_loss: int | None, retention_s: int | None = None) -> None:
         """Close and open again; or lose the power, and open what the disk still has."""
+        self.done["reopen"] += 1
         self._forget_transactions()
         if power_loss is None or isinstance(self.store, Disk):
             self._close_all()
@@ -540,11 +552,11 @@ class Twin:
             self._compare_changes(db, model, table.name, model.floor, None)
         self._check_expiry(db)
 
-    def compare_past(self, db: Database) -> None:
+    def compare_past(self, db: Database, most: int) -> None:
         """The past, commit by commit; of many commits every so many."""
         model = self.model
         past = [ts for ts in model.commits if model.floor < ts < model.now]
-        for place, ts in enumerate(past[:: 1 + len(past) // PAST_MAX]):
+        for place, ts in enumerate(past[:: 1 + len(past) // most]):
             self._compare_tables(db, ts, keys=place % 4 == 0)
         for table in model.tables_at(model.now) if past else ():
             self._compare_changes(db, model, table.name, past[len(past) // 2], None)
@@ -554,7 +566,7 @@ class Twin:
         for slot in range(SLOTS):
             self.end(slot)
         self.compare(self.db)
-        self.compare_past(self.db)
+        self.compare_past(self.db, PAST_MAX // 2)
         assert not self.db.check()
         if self.follower is not None:
             self.follow()
@@ -564,7 +576,7 @@ class Twin:
             self.model.pass_time(db.visible_ts, self.clock.now_us)
             self.compare(db)
             if not read_only:
-                self.compare_past(db)
+                self.compare_past(db, PAST_MAX)
                 self._check_nothing_is_left(db)
             db.close()
             if self.owner is not None and not read_only:

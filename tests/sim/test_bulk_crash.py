@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.sim import history
-from tests.sim import test_crash_points as crash
 from tests.sim.history import (
     Life,
     bulk_delete,
@@ -27,6 +26,8 @@ from tests.sim.history import (
     truncate,
     update,
 )
+from tests.sim.moments import Lives, Point, live
+from tests.sim.test_crash_points import MODES, crash_everywhere
 
 
 def accounts(first: int, count: int, owner: str = "bulk") -> list[tuple[Any, ...]]:
@@ -60,40 +61,42 @@ def bulk_script(life: Life) -> None:
 def objects_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"object_rows": 16, "row_group_rows": 8, "object_rows_min": 10}
     monkeypatch.setattr(history, "TINY", replace(history.TINY, **sizes))
-    monkeypatch.setattr(crash, "script", bulk_script)
 
 
-def _near_objects(durability: str) -> list[crash.Point]:
+def _near_objects(durability: str) -> Lives:
     """Crashes at the writing of an object, and at the handful of operations after it."""
-    points = crash._points(durability)
-    puts = [p.number for p in points if p.operation is not None and _is_object(p)]
+    lives = live(durability, bulk_script)
+    puts = [point.number for point in lives if _is_object(point)]
     assert len(puts) > 15
-    return [p for p in points if any(put <= p.number <= put + 3 for put in puts)]
+    return {
+        point: life
+        for point, life in lives.items()
+        if any(put <= point.number <= put + 3 for put in puts)
+    }
 
 
-def _is_object(point: crash.Point) -> bool:
+def _is_object(point: Point) -> bool:
     return point.operation is not None and point.operation.path.endswith(".parquet")
 
 
-@pytest.mark.parametrize("durability", crash.MODES)
+@pytest.mark.parametrize("durability", MODES)
 def test_crash_at_every_operation_near_an_object(durability: str) -> None:
-    counts = crash._crash_everywhere(durability, range(1), _near_objects(durability))
+    counts = crash_everywhere(durability, range(1), _near_objects(durability))
     assert counts["points"] > 40
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("durability", crash.MODES)
+@pytest.mark.parametrize("durability", MODES)
 def test_crash_at_every_operation_of_bulk_commits(durability: str) -> None:
-    counts = crash._crash_everywhere(durability, range(10), crash._points(durability))
+    counts = crash_everywhere(durability, range(10), live(durability, bulk_script))
     assert counts["kept unacknowledged"]
 
 
 def test_what_a_crashed_job_wrote_is_removed_and_nothing_else() -> None:
     strays = 0
-    for point in crash._points("sync"):
+    for point, life in live("sync", bulk_script).items():
         if not _is_object(point):
             continue
-        life = crash._crash_at("sync", point)
         files = life.files.crash_image(all=True)
         db = open_on(files)
         before = set(files.objects.list())

@@ -30,6 +30,7 @@ from tests.sim.history import (
     update,
     verify,
 )
+from tests.sim.moments import Lives, live
 
 MODES = ["sync", "async"]
 PARTS = 8
@@ -72,33 +73,11 @@ def script(life: Life) -> None:
     life.commit(delete("accounts", 1))
 
 
-def _operations(durability: str) -> tuple[list[int], dict[int, str]]:
-    """Every operation that changes the store, and what each of them is."""
-    life = Life(FaultyFiles(), durability)
-    assert life.play(script)
-    assert log_numbers(life.files)[0] > 1, "the log was never truncated"
-    changing = life.files.crash_points()
-    kinds = {operation.number: operation.kind for operation in life.files.operations}
-    life.stop()
-    return changing, kinds
-
-
-def _crash(durability: str, number: int, moment: str) -> Life:
-    files = FaultyFiles()
-    files.crash(number, moment)  # type: ignore[arg-type]
-    life = Life(files, durability)
-    assert not life.play(script), f"the script is not repeatable: operation {number}"
-    return life
-
-
-def _run(
-    durability: str, points: list[tuple[int, str]], seeds: range, openings: int
-) -> Counter[str]:
+def _run(durability: str, lives: Lives, seeds: range, openings: int) -> Counter[str]:
     """Crash at each of these, and in every `openings`-th image also while it is opened."""
-    counts: Counter[str] = Counter()
+    counts: Counter[str] = Counter(points=len(lives))
     verified: set[tuple[bytes, int]] = set()
-    for number, moment in points:
-        life = _crash(durability, number, moment)
+    for point, life in lives.items():
         images = [life.files.crash_image(seed) for seed in seeds]
         for image in [*images, life.files.crash_image(none=True)]:
             counts["images"] += 1
@@ -106,8 +85,8 @@ def _run(
             if known in verified:
                 continue
             verified.add(known)
-            label = f"crash {moment} {life.files.operations[-1]}, {durability}"
-            verify(copy_of(image), life, label, at_least=life.durable(), seed=number)
+            label = f"crash {point}, {durability}"
+            verify(copy_of(image), life, label, at_least=life.durable(), seed=point.number)
             counts["verified"] += 1
             if counts["verified"] % openings == 0:
                 counts["openings"] += _crash_while_opening(life, image, label)
@@ -137,6 +116,7 @@ def test_the_script_is_repeatable(durability: str) -> None:
         assert life.play(script)
     first, second = (life.files.operations for life in lives)
     assert first == second
+    assert log_numbers(lives[0].files)[0] > 1, "the log was never truncated"
     paths = {operation.path.partition("/")[0] for operation in first}
     assert {"0", "1", "log"} <= paths
     kinds = Counter(operation.kind for operation in first)
@@ -146,23 +126,20 @@ def test_the_script_is_repeatable(durability: str) -> None:
         life.stop()
 
 
-def test_crash_at_operations_of_a_life_with_checkpoints() -> None:
-    """Every put and deletion in the middle; of the others some, just before them."""
-    changing, kinds = _operations("sync")
-    rare = [n for n in changing if kinds[n] in ("put", "delete", "remove")]
-    others = [n for n in changing if n not in rare]
-    points = [(n, "inside") for n in rare] + [(n, "before") for n in others[::9]]
-    counts = _run("sync", sorted(points), range(1), openings=30)
-    print(len(points), dict(counts))
+def test_crash_at_every_operation_of_a_life_with_checkpoints() -> None:
+    """All of them, none is left out; one image with and one without what was not synced."""
+    counts = _run("sync", live("sync", script), range(1), openings=30)
+    print(dict(counts))
+    assert counts["points"] > 300
     assert counts["openings"]
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("durability", MODES)
-def test_crash_at_every_operation_of_a_life_with_checkpoints(durability: str, part: int) -> None:
-    changing, _ = _operations(durability)
+def test_crash_with_many_seeds_in_a_life_with_checkpoints(durability: str, part: int) -> None:
     first = secrets.randbelow(1 << 30)
     print("first seed", first)
-    points = [(number, moment) for number in changing for moment in ("before", "inside")]
-    print(dict(_run(durability, points[part::PARTS], range(first, first + 3), openings=8)))
+    lives = live(durability, script, first)
+    some = dict(list(lives.items())[part::PARTS])
+    print(dict(_run(durability, some, range(first, first + 3), openings=8)))

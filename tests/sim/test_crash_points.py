@@ -4,8 +4,8 @@
                              '--crash at operation r of that opening--> image --> verify
 
 Every operation that changes the store is a crash point, none is left out; writes are cut in the
-middle as well. A failure names operation, seed and depth: `_crash_at(durability, Point(...))` is
-the same crash again, because nothing in a simulated life depends on the clock or on chance.
+middle as well (moments.py). A failure names operation, seed and depth; it is the same crash every
+time, because nothing in a simulated life depends on the clock or on chance.
 
 Equal images are verified once: after a sync there is nothing to lose, so all seeds agree.
 """
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from halocline import HaloclineError
-from halocline.store.faulty import FaultyFiles, Operation, SimulatedCrash
+from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.sim.history import (
     Life,
     copy_of,
@@ -33,24 +33,10 @@ from tests.sim.history import (
     update,
     verify,
 )
+from tests.sim.moments import Lives, live
 
 MODES = ["sync", "async"]
 SEEDS = 5
-
-
-class Point(NamedTuple):
-    """Where a life ends."""
-
-    number: int
-    moment: str
-    keep: int | None
-    operation: Operation | None
-
-    def __str__(self) -> str:
-        if self.operation is None:
-            return "after the last operation"
-        kept = "" if self.keep is None else f" (first {self.keep} bytes written)"
-        return f"{self.moment} operation {self.operation}{kept}"
 
 
 class Image(NamedTuple):
@@ -62,37 +48,9 @@ class Image(NamedTuple):
     """The process died, not the machine: the operating system kept all it was given."""
 
 
-def _points(durability: str, seed: int = 0) -> list[Point]:
+def _lives(durability: str, seed: int = 0) -> Lives:
     """Every operation of the script: just before it, and inside each write."""
-    life = Life(FaultyFiles(), durability)
-    assert life.play(script)
-    operations = life.files.operations
-    changing = set(life.files.crash_points())
-    life.stop()
-    chance = random.Random(seed)
-    points = []
-    for operation in operations:
-        if operation.number in changing:
-            points.append(Point(operation.number, "before", None, operation))
-        if operation.kind == "write":
-            keep = chance.randrange(1, operation.size + 1)
-            points.append(Point(operation.number, "inside", keep, operation))
-    return [*points, Point(len(operations) + 1, "before", None, None)]
-
-
-def _crash_at(durability: str, point: Point) -> Life:
-    """The script up to this point."""
-    files = FaultyFiles()
-    files.crash(point.number, point.moment, keep=point.keep)  # type: ignore[arg-type]
-    life = Life(files, durability)
-    ended = life.play(script)
-    assert ended == (point.operation is None), f"the script is not repeatable: {point}"
-    if ended:
-        # Nothing stops a life that reaches its end, so its store must not see the close.
-        life.files = copy_of(files)
-        life.files.sequence.operations = files.operations
-        life.stop()
-    return life
+    return live(durability, script, seed)
 
 
 def _images(files: FaultyFiles, seeds: range, *, ends: bool = True) -> Iterator[Image]:
@@ -107,11 +65,11 @@ def _promised(life: Life, image: Image) -> int:
     return life.acknowledged if image.killed else life.durable()
 
 
-def _crash_everywhere(durability: str, seeds: range, points: list[Point]) -> Counter[str]:
-    counts: Counter[str] = Counter(points=len(points))
+def crash_everywhere(durability: str, seeds: range, lives: Lives) -> Counter[str]:
+    """Open what each life may have left."""
+    counts: Counter[str] = Counter(points=len(lives))
     verified: set[tuple[bytes, int, int]] = set()
-    for point in points:
-        life = _crash_at(durability, point)
+    for point, life in lives.items():
         for image in _images(life.files, seeds):
             counts["images"] += 1
             known = (digest(image.files), len(life.states), len(life.stamps))
@@ -150,7 +108,7 @@ def test_the_script_is_repeatable_and_all_its_states_differ(durability: str) -> 
 
 @pytest.mark.parametrize("durability", MODES)
 def test_crash_at_every_operation(durability: str) -> None:
-    counts = _crash_everywhere(durability, range(SEEDS), _points(durability))
+    counts = crash_everywhere(durability, range(SEEDS), _lives(durability))
     print(dict(counts))
     assert counts["points"] > 150
     assert counts["kept unacknowledged"]
@@ -163,7 +121,7 @@ def test_crash_at_every_operation_with_many_seeds(durability: str) -> None:
     first = secrets.randbelow(1 << 30)
     print("first seed", first)
     seeds = range(first, first + 40)
-    print(dict(_crash_everywhere(durability, seeds, _points(durability, first))))
+    print(dict(crash_everywhere(durability, seeds, _lives(durability, first))))
 
 
 # -- crashes inside recovery ---------------------------------------------------------------------
@@ -205,8 +163,7 @@ def _crash_in_recoveries(durability: str, each: int, seeds: range) -> Counter[st
     shapes: Counter[tuple[str, ...]] = Counter()
     counts: Counter[str] = Counter()
     verified: set[tuple[bytes, int]] = set()
-    for point in _points(durability, seeds[0]):
-        life = _crash_at(durability, point)
+    for point, life in _lives(durability, seeds[0]).items():
         for image in _images(life.files, seeds):
             known = (digest(image.files), len(life.stamps))
             if known in verified:
@@ -256,11 +213,11 @@ def _go_on(life: Life, label: str) -> bool:
     return life.play(part)
 
 
-def _fall(durability: str, depth: int, seed: int, points: list[Point]) -> None:
+def _fall(durability: str, depth: int, seed: int, lives: Lives) -> None:
     """A path of crashes, each during the recovery from the one before or soon after it."""
     chance = random.Random(f"{durability} {depth} {seed}")
-    point = chance.choice(points)
-    life = _crash_at(durability, point)
+    point = chance.choice(list(lives))
+    life = lives[point]
     label = f"crash {point}, seed {seed}, depth 0, {durability}"
     for level in range(1, depth + 1):
         # Power losses only: after a kill the promise would depend on how the next one happens.
@@ -279,19 +236,19 @@ def _fall(durability: str, depth: int, seed: int, points: list[Point]) -> None:
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("durability", MODES)
 def test_crashes_in_a_row(durability: str, depth: int) -> None:
-    points = _points(durability)
+    lives = _lives(durability)
     for seed in range(30):
-        _fall(durability, depth, seed, points)
+        _fall(durability, depth, seed, lives)
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize("depth", [2, 3, 6])
 @pytest.mark.parametrize("durability", MODES)
 def test_many_crashes_in_a_row(durability: str, depth: int) -> None:
-    points = _points(durability)
+    lives = _lives(durability)
     first = secrets.randbelow(1 << 30)
     for seed in range(first, first + 400):
-        _fall(durability, depth, seed, points)
+        _fall(durability, depth, seed, lives)
 
 
 # -- several writers -----------------------------------------------------------------------------

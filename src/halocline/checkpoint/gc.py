@@ -84,7 +84,7 @@ class Collector:
                 return self._run(sweep=True)
             except UnavailableError:
                 # A full disk has no room even for the floor: free what is below the old one first.
-                if self._core.engine.floor >= self.horizon() or not self._free_dead():
+                if not self._free_dead():
                     raise
                 return self._run(sweep=True)
 
@@ -169,7 +169,8 @@ class Collector:
             holders = self._holders(pins)
             floor = horizon_of(holders)
             if floor > engine.floor:
-                order = committer.append_system(FLOOR, encode_system(FloorNode(floor=floor)))
+                node = encode_system(FloorNode(floor=floor))
+                order = committer.append_system(FLOOR, node, last=True)
                 engine.floor = floor
         if order:
             committer.log.sync(order)

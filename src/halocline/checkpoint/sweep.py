@@ -53,7 +53,7 @@ def end_lapsed_jobs(committer: Committer, now_us: int) -> int:
         order = 0
         for job in lapsed:
             ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
-            order = committer.append_system(JOB, encode_system(ended))
+            order = committer.append_system(JOB, encode_system(ended), last=True)
             engine.start_job(ended)
     if order:
         # Durable before a file goes: a restart must not bring the job back without its files.

@@ -39,11 +39,12 @@ class Flusher:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        while not self._stopping.rung:
             self._touched.wait()
             if self._stopping.wait(self._interval):
                 return
-            # Before the sync: what is written during it must be noticed again.
+            # Before the sync: what is written during it must be noticed again. `stop` rings
+            # _stopping first, so a touch of its that is hushed here is seen by the loop.
             self._touched.hush()
             try:
                 self._sync()

@@ -120,11 +120,11 @@ class Log:
 
     # Under the commit lock.
 
-    def reserve(self, payload_bytes: int) -> None:
+    def reserve(self, payload_bytes: int, extra: int = _RESERVE_EXTRA) -> None:
         """Make sure that one entry of this payload, and a small system entry, have room. 0.2 us."""
         if self.failed is not None:
             raise self._refusal("not_committed")
-        if self._next.offset + payload_bytes + _RESERVE_EXTRA > self._size:
+        if self._next.offset + payload_bytes + extra > self._size:
             self._roll(payload_bytes)
 
     def append(

@@ -33,6 +33,7 @@ from halocline.codec import encode as encode_rows
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
+from halocline.log.format import ENTRY_EXTRA_MAX
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
@@ -225,10 +226,19 @@ class Committer:
             order = self.log.places.here().order - 1
         self.log.sync(order)
 
-    def append_system(self, kind: int, payload: bytes) -> int:
-        """Log one system node. Caller holds the commit lock and waits for the order afterwards."""
+    def append_system(self, kind: int, payload: bytes, *, last: bool = False) -> int:
+        """Log one system node. Caller holds the commit lock and waits for the order afterwards.
+
+        `last`: on a full disk it may use what every commit leaves of the file, so that GC can free
+        something. Nobody else may: a commit needs it for the timestamps it promises.
+        """
         record = encode_payload(next(self._ids), b"", [(kind, payload)])
-        self.log.reserve(len(record))
+        try:
+            self.log.reserve(len(record))
+        except UnavailableError:
+            if not last:
+                raise
+            self.log.reserve(len(record), ENTRY_EXTRA_MAX)
         return self.log.append(GROUP_SYSTEM, AC, record)
 
     def open_epoch(self) -> None:

@@ -15,7 +15,6 @@ on the same objects, which `still` finds out under the lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
@@ -86,7 +85,7 @@ def end_job(committer: Committer, job: JobNode) -> None:
         if job.job_id not in committer.engine.jobs or committer.stopped:
             return
         ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
-        order = committer.append_system(JOB, encode_system(ended))
+        order = committer.append_system(JOB, encode_system(ended), last=True)
         committer.engine.start_job(ended)
     committer.log.wait(order)
 
@@ -100,13 +99,18 @@ def jobs_of(workspaces: Iterable[TableChanges]) -> list[JobNode]:
 def give_up(committer: Committer, jobs: Sequence[JobNode]) -> None:
     """End the jobs of a transaction that is over, and those whose transactions were forgotten.
 
-    Whatever goes wrong here is no concern of the caller: they end with the epoch at the latest.
+    Whatever goes wrong here is no concern of the caller: GC tries again, and they end with the
+    epoch at the latest.
     """
     forgotten = committer.forgotten
     waiting = [*jobs, *(forgotten.pop() for _ in range(len(forgotten)))]
-    with suppress(HaloclineError):
-        for job in waiting:
-            end_job(committer, job)
+    while waiting:
+        try:
+            end_job(committer, waiting[-1])
+        except HaloclineError:
+            forgotten.extend(waiting)
+            return
+        waiting.pop()
 
 
 def commit_reshapes(

@@ -158,7 +158,7 @@ def test_a_dropped_table_is_there_in_the_past() -> None:
     world.db.close()
 
 
-def test_an_open_snapshot_does_not_move(own_db: Any) -> None:
+def test_t01_an_open_snapshot_does_not_move(own_db: Any) -> None:
     txn = own_db.begin()
     before = txn.scan("orders")
     with own_db.begin() as other:

@@ -112,7 +112,7 @@ def test_w19_w23_log_files_go_when_every_table_has_flushed() -> None:
         assert again.table("t").count() == 120
 
 
-def test_w19_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_wait() -> None:
+def test_w19_h05_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_wait() -> None:
     db, files = shop()
     db.create_table("late", {"id": int, "text": str}, primary_key="id")
     fill(db, "late", 0, 2)

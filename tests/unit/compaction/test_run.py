@@ -127,7 +127,7 @@ def test_l10_l12_l16_inputs_go_one_level_up_in_objects_of_equal_size(db: Any) ->
     assert rows_at(db) == model
 
 
-def test_k01_the_jobs_of_a_three_level_tree(db: Any) -> None:
+def test_k01_l07_the_jobs_of_a_three_level_tree(db: Any) -> None:
     model = overlapping(db)
     assert {entry.level for entry in current(db)} == {1}, "L0 block sort: the mover's"
     assert [done.job for done in db.compact()["t"].done] == [Job.L1_MERGE]

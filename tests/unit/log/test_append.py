@@ -39,7 +39,7 @@ def test_a_new_database_has_an_empty_log() -> None:
     assert len(recovery.uuid) == 16
 
 
-def test_w01_one_log_holds_commits_parts_and_system_entries() -> None:
+def test_w01_l03_one_log_holds_commits_parts_and_system_entries() -> None:
     files = FaultyFiles()
     log, _ = start(files, ROOMY)
     for group in (1, 2, 3, 1):

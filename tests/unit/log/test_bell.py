@@ -71,6 +71,24 @@ def test_a_flusher_survives_an_interrupt_at_any_step_of_whoever_touches_it() -> 
     assert _ends(flusher.stop)
 
 
+def test_a_flusher_that_is_stopped_just_before_it_syncs_ends() -> None:
+    flusher = Flusher(0.0, lambda: None, lambda error: None)
+    touched = flusher._touched
+
+    class Late(Bell):
+        """`stop` rings between the end of the interval and this."""
+
+        def hush(self) -> None:
+            flusher._stopping.ring()
+            self.ring()
+            super().hush()
+
+    flusher._touched = Late()
+    touched.ring()
+    flusher._thread.join(WAIT_S)
+    assert not flusher._thread.is_alive()
+
+
 def test_a_background_survives_an_interrupt_at_any_step_of_whoever_wakes_it() -> None:
     ran = Bell()
     background = Background(ManualClock(), lambda: True)

@@ -38,7 +38,7 @@ def test_a_run_of_deletes_has_no_successors() -> None:
     assert (len(empty), empty.find(1), list(empty.items())) == (0, None, [])
 
 
-def test_the_buffer_asks_singles_and_runs() -> None:
+def test_h03_the_buffer_asks_singles_and_runs() -> None:
     buffer = DeletionBuffer()
     assert (len(buffer), buffer.find(1), list(buffer.since(0))) == (0, None, [])
     buffer.ended[1] = (10, 0, (), "k1")

@@ -26,7 +26,7 @@ def active(count: int, start: int = 10) -> ActivePage:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_row_is_found_by_its_row_id(frozen: bool) -> None:
+def test_h02_a_row_is_found_by_its_row_id(frozen: bool) -> None:
     page = active(5).freeze() if frozen else active(5)
     assert [page.row(10 + n) for n in range(5)] == [row(n) for n in range(5)]
     assert page.row(9) is None

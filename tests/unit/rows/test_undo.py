@@ -57,7 +57,7 @@ def test_every_snapshot_from_the_floor_on_survives(kind: str, seed: int, sim: bo
 
 
 @pytest.mark.parametrize("kind", KEYED)
-def test_everything_that_ended_in_a_frozen_page_goes(kind: str) -> None:
+def test_g04_everything_that_ended_in_a_frozen_page_goes(kind: str) -> None:
     story = Story(11, kind, page_rows=3)
     for _ in range(40):
         story.commit()
@@ -81,7 +81,7 @@ def test_everything_that_ended_in_a_frozen_page_goes(kind: str) -> None:
     story.check(state, story.ts)
 
 
-def test_nothing_above_the_floor_goes() -> None:
+def test_g04_nothing_above_the_floor_goes() -> None:
     state, lock = state_of("int", page_rows=1), Lock()
     fold(state, Append(1, [(1, "a", 0), (2, "b", 0)], first_rowid=1), 1)
     fold(state, Delete(1, [1], [1]), 5)
