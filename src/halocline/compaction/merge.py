@@ -109,6 +109,7 @@ def merge(
     drop: Drop | None = None,
     others: Sequence[Any] = (),
     slab_rows: int = SLAB_ROWS,
+    slab_bytes: int = SLAB_BYTES,
 ) -> Iterator[Any]:
     """Slabs of the rows of these objects, with `_rowid` and `_commit_ts`.
 
@@ -123,7 +124,7 @@ def merge(
     held: list[Any] = [table for table in others if table.num_rows]
     while True:
         waiting = [cursor for cursor in cursors if cursor.next_key is not None]
-        if _is_slab(held, slab_rows) or not waiting:
+        if _is_slab(held, slab_rows, slab_bytes) or not waiting:
             bound = min(map(_next_key, waiting), default=None)
             ready, held = _split(held, names, bound)
             if ready:
@@ -133,10 +134,10 @@ def merge(
         held.append(_kept(min(waiting, key=_next_key).read(), drop))
 
 
-def _is_slab(held: Sequence[Any], slab_rows: int) -> bool:
+def _is_slab(held: Sequence[Any], slab_rows: int, slab_bytes: int) -> bool:
     rows = sum(table.num_rows for table in held)
     size = sum(table.nbytes for table in held)
-    return bool(rows >= slab_rows or size >= SLAB_BYTES)
+    return bool(rows >= slab_rows or size >= slab_bytes)
 
 
 def _next_key(cursor: Cursor) -> bytes:

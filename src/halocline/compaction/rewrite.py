@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
 from halocline.compaction.gather import OBJECT_BYTES_MAX, object_rows_of
-from halocline.compaction.merge import SLAB_ROWS, Drop, dropper, merge, rowids_of
+from halocline.compaction.merge import SLAB_BYTES, SLAB_ROWS, Drop, dropper, merge, rowids_of
 from halocline.compaction.plan import CompactReason, Group
 from halocline.config import Options
 from halocline.objects import ObjectFile, ObjectStats, write_data, write_tombstones
@@ -102,7 +102,9 @@ class Rewriter:
             files,
             state.schema,
             drop=self._drop(inputs),
-            slab_rows=min(SLAB_ROWS, self._rows_max),
+            # A slab is in memory three times while it is sorted, beside the object that it goes to.
+            slab_rows=min(SLAB_ROWS, max(1, self._rows_max // 4)),
+            slab_bytes=min(SLAB_BYTES, state.shelf.data.budget_bytes // 4),
         )
         for table in cut(slabs, self._object_rows(live_rows, size_bytes * live_rows / rows)):
             key = object_key(state.table_id, self._job_id, self._number)
