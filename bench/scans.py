@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import duckdb
 
@@ -35,8 +36,13 @@ def selective(rows: int) -> tuple[str]:
     return (f"select count(*), sum(amount) from {{orders}} where id >= {low} and id < {high}",)
 
 
-def build(directory: Path, *, rows: int, batch_rows: int, fresh_rows: int = 0) -> hc.Database:
-    """The table in objects; with `fresh_rows`, 1 % of it deleted and so many more in memory."""
+def build(
+    directory: Path, *, rows: int, batch_rows: int, fresh_rows: int = 0, scattered: bool = False
+) -> hc.Database:
+    """The table in objects; with `fresh_rows`, 1 % of it deleted and so many more in memory.
+
+    Every hundredth row is deleted or, `scattered`, each with a chance of one in a hundred.
+    """
     options = hc.Options(object_rows_min=batch_rows // 2, background=False)
     db = hc.open(directory / "ours", durability="async", options=options)
     db.create_table(orders.TABLE, orders.DEFINITION, primary_key="id")
@@ -45,19 +51,18 @@ def build(directory: Path, *, rows: int, batch_rows: int, fresh_rows: int = 0) -
             txn.insert(orders.TABLE, part)
     if fresh_rows:
         with db.begin() as txn:
-            txn.delete(orders.TABLE, where="id % 100 = 7")
+            chance = "hash(id) % 100 = 7" if scattered else "id % 100 = 7"
+            txn.delete(orders.TABLE, where=chance)
         with db.begin() as txn:
             txn.insert(orders.TABLE, orders.rows(rows, fresh_rows))
     return db
 
 
 @contextmanager
-def ours(
-    directory: Path, *, queries: Sequence[str], rows: int, batch_rows: int, fresh_rows: int = 0
-) -> Iterator[Run]:
-    """Side: the queries as a user would ask them."""
+def ours(directory: Path, *, queries: Sequence[str], **table: Any) -> Iterator[Run]:
+    """Side: the queries as a user would ask them; `table` is for `build`."""
     texts = [query.format(orders=orders.TABLE) for query in queries]
-    with build(directory, rows=rows, batch_rows=batch_rows, fresh_rows=fresh_rows) as db:
+    with build(directory, **table) as db:
 
         def run(_: int) -> float:
             started = perf_counter()

@@ -36,9 +36,9 @@ _HIDDEN_BYTES: Final = 16
 
 
 def object_rows_of(state: TableState, options: Options) -> int:
-    """Most rows in an object that is made here: while it is, all of it is in memory, so it may take
-    as much as one of the pools does."""
-    fit = state.shelf.data.budget_bytes // _row_bytes(state.schema)
+    """Most rows in an object that is made here: while it is, all of it is in memory, beside what is
+    being sorted for the next one, so it may take half of what one of the pools does."""
+    fit = state.shelf.data.budget_bytes // 2 // _row_bytes(state.schema)
     return min(options.object_rows, max(OBJECT_ROWS_MIN, fit))
 
 

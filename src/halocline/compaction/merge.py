@@ -154,6 +154,7 @@ def merge(
     drop: Drop | None = None,
     others: Sequence[Any] = (),
     slab_rows: int = SLAB_ROWS,
+    slab_bytes: int = SLAB_BYTES,
 ) -> Iterator[Any]:
     """Slabs of the rows of these objects, with `_rowid` and `_commit_ts`.
 
@@ -162,7 +163,9 @@ def merge(
     cursors = open_cursors(reader, files, schema, columns=columns, slab_rows=slab_rows)
     order = files[0].stats.order if files else "key"
     names = sorted_by(schema, order)
-    return merge_cursors(cursors, names, drop=drop, others=others, slab_rows=slab_rows)
+    return merge_cursors(
+        cursors, names, drop=drop, others=others, slab_rows=slab_rows, slab_bytes=slab_bytes
+    )
 
 
 def open_cursors(
@@ -190,15 +193,16 @@ def merge_cursors(
     drop: Drop | None = None,
     others: Sequence[Any] = (),
     slab_rows: int = SLAB_ROWS,
+    slab_bytes: int = SLAB_BYTES,
 ) -> Iterator[Any]:
     """Slabs of what the cursors read, sorted by the columns they are all sorted by."""
-    held = _Held(slab_rows, [table for table in others if table.num_rows])
+    held = _Held(slab_rows, slab_bytes, [table for table in others if table.num_rows])
     while True:
         waiting = [cursor for cursor in cursors if cursor.next_key is not None]
         if held.is_slab or not waiting:
             bound = min(map(_next_key, waiting), default=None)
             ready, rest = _split(held.tables, names, bound)
-            held = _Held(slab_rows, rest)
+            held = _Held(slab_rows, slab_bytes, rest)
             if ready:
                 yield sort_rows(pa.concat_tables(ready), names)
         if not waiting:
@@ -209,7 +213,7 @@ def merge_cursors(
 class _Held:
     """Sorted tables that wait for their slab."""
 
-    def __init__(self, slab_rows: int, tables: Sequence[Any]) -> None:
+    def __init__(self, slab_rows: int, slab_bytes: int, tables: Sequence[Any]) -> None:
         self.tables: list[Any] = []
         self._rows = self._bytes = 0
         for table in tables:
@@ -217,6 +221,7 @@ class _Held:
         left = self._rows
         self._rows_min = left + left // 4
         self._slab_rows = slab_rows
+        self._slab_bytes = slab_bytes
 
     def add(self, table: Any) -> None:
         self.tables.append(table)
@@ -225,7 +230,7 @@ class _Held:
 
     @property
     def is_slab(self) -> bool:
-        large = self._rows >= self._slab_rows or self._bytes >= SLAB_BYTES
+        large = self._rows >= self._slab_rows or self._bytes >= self._slab_bytes
         return large and self._rows >= self._rows_min
 
 

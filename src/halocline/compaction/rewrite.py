@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from halocline.compaction.gather import object_rows_of
-from halocline.compaction.merge import Drop, dropper
+from halocline.compaction.merge import SLAB_BYTES, Drop, dropper
 from halocline.compaction.plan import Group
 from halocline.compaction.runs import Run, runs_of, write_run
 from halocline.compaction.shorten import Outcome, Shortener, entry_of
@@ -67,6 +67,7 @@ class Rewriter:
             rows_max=object_rows_of(state, self._options),
             next_key=lambda: object_key(state.table_id, self._job_id, self._number),
             options=self._options,
+            slab_bytes=min(SLAB_BYTES, state.shelf.data.budget_bytes // 4),
         )
         for _, stats in written:
             outcome.created.append(entry_of(state, self._job_id, self._number, stats, level))

@@ -22,7 +22,14 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.compaction.gather import OBJECT_BYTES_MAX
-from halocline.compaction.merge import SLAB_ROWS, Drop, merge_cursors, open_cursors, sorted_by
+from halocline.compaction.merge import (
+    SLAB_BYTES,
+    SLAB_ROWS,
+    Drop,
+    merge_cursors,
+    open_cursors,
+    sorted_by,
+)
 from halocline.compaction.plan import Group
 from halocline.config import Options
 from halocline.objects import ObjectFile, ObjectStats, Reader, write_data
@@ -147,16 +154,24 @@ def write_run(
     rows_max: int,
     next_key: Callable[[], str],
     options: Options,
+    slab_bytes: int = SLAB_BYTES,
 ) -> Iterator[tuple[str, ObjectStats]]:
     """Write the objects of a run under the keys that `next_key` gives, one after the other."""
     if not run.files:
         return
-    slab_rows, order = min(SLAB_ROWS, rows_max), run.files[0].stats.order
+    # A slab is in memory three times while it is sorted, beside the object that it goes to.
+    slab_rows, order = min(SLAB_ROWS, max(1, rows_max // 4)), run.files[0].stats.order
     cursors = open_cursors(
         reader, run.files, schema, slab_rows=slab_rows, low=run.low, high=run.high
     )
     rows = run.object_rows(sum(cursor.rows for cursor in cursors), rows_max)
-    slabs = merge_cursors(cursors, sorted_by(schema, order), drop=drop, slab_rows=slab_rows)
+    slabs = merge_cursors(
+        cursors,
+        sorted_by(schema, order),
+        drop=drop,
+        slab_rows=slab_rows,
+        slab_bytes=slab_bytes,
+    )
     for table in cut(slabs, rows, rows if run.is_whole else rows_max):
         key = next_key()
         yield key, write_data(objects, key, table, schema, order=order, options=options)

@@ -20,7 +20,7 @@ Not here: marks in pages that scans use (page.py), who may end what (txn/conflic
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, islice
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ class TombstoneRun:
         if not len(view) or rowid < view[0] or rowid > view[-1]:
             return None
         place = bisect_left(view, rowid)
-        return self._at(place) if view[place] == rowid else None
+        return self.at(place) if view[place] == rowid else None
 
     def within(self, start: int, end: int, ts: int) -> Int64Array:
         """RowIDs in [start, end) that had ended by `ts`."""
@@ -95,9 +95,10 @@ class TombstoneRun:
 
     def items(self) -> Iterator[tuple[int, Tombstone]]:
         for place in range(len(self.rowids)):
-            yield int(self.rowids[place]), self._at(place)
+            yield int(self.rowids[place]), self.at(place)
 
-    def _at(self, place: int) -> Tombstone:
+    def at(self, place: int) -> Tombstone:
+        """The tombstone at a place of the run."""
         stamp, successor = int(self.stamps[place]), int(self.successors[place])
         return Tombstone(stamp, successor, self.changed[place], self.keys[place])
 
@@ -127,6 +128,14 @@ class _Sorted(NamedTuple):
     rowids: Int64Array
     stamps: Int64Array
     newest_ts: int
+
+
+Among = Callable[[Sequence[Any]], Sequence[int]]
+"""Picks keys out of a list: their places in it."""
+
+
+def _all(keys: Sequence[Any]) -> Sequence[int]:
+    return range(len(keys))
 
 
 _EMPTY: Int64Array = np.zeros(0, dtype=np.int64)
@@ -211,16 +220,22 @@ class DeletionBuffer:
         runs = [run.rowids[run.stamps > ts] for run in self.runs if run.ts_max > ts]
         return np.concatenate([singles, *runs])
 
-    def since(self, ts: int) -> Iterator[tuple[int, Tombstone]]:
-        """Tombstones with commit_ts > ts, in no particular order. Caller holds the commit lock."""
+    def since(self, ts: int, among: Among = _all) -> Iterator[tuple[int, Tombstone]]:
+        """Tombstones with commit_ts > ts, of keys that `among` picks out of a list by their places.
+        Caller holds the commit lock: whole lists, as a bulk delete may have brought many."""
+        fresh = []
         for rowid in reversed(self.ended):
-            tombstone = Tombstone(*self.ended[rowid])
-            if tombstone.commit_ts <= ts:
+            one = self.ended[rowid]
+            if one[0] <= ts:
                 break
-            yield rowid, tombstone
+            fresh.append((rowid, one))
+        for place in among([one[3] for _, one in fresh]):
+            rowid, one = fresh[place]
+            yield rowid, Tombstone(*one)
         for run in self.runs:
             if run.ts_max > ts:
-                yield from ((rowid, one) for rowid, one in run.items() if one.commit_ts > ts)
+                found = [place for place in among(run.keys) if run.stamps[place] > ts]
+                yield from ((int(run.rowids[place]), run.at(place)) for place in found)
 
     def between(
         self, since: int, until: int

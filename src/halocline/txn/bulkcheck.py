@@ -205,8 +205,10 @@ def check_bulk_reads(state: TableState, tier: Tier, reads: Reads, since: int) ->
                 raise read_changed(reason, name, None, entry.deleted_at)
     fates = Fates(state, brought)
     for entry in fates.entries:
-        for rowid, key in fates.ends(entry):
-            if reads.hold(key) and not tier.is_born_dead(rowid, entry.created_at):
+        ends = list(fates.ends(entry))
+        for place in reads.among([key for _, key in ends]):
+            rowid, key = ends[place]
+            if not tier.is_born_dead(rowid, entry.created_at):
                 raise read_changed(reason, name, key, entry.created_at)
 
 

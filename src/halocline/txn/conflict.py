@@ -282,8 +282,8 @@ def _check_key(state: TableState, name: str, key: Any, snapshot: int) -> None:
 def _check_ended_keys(state: TableState, reads: Reads, snapshot: int) -> None:
     """Rows in objects that have ended: the memtree does not know their keys, tombstones do."""
     tier = state.shape.tier
-    for rowid, tombstone in state.deletes.since(snapshot):
-        if reads.hold(tombstone.key) and not tier.is_born_dead(rowid, tombstone.commit_ts):
+    for rowid, tombstone in state.deletes.since(snapshot, reads.among):
+        if not tier.is_born_dead(rowid, tombstone.commit_ts):
             reason, name = "a row that was read has changed", state.entry.name
             raise read_changed(reason, name, tombstone.key, tombstone.commit_ts)
 

@@ -77,11 +77,10 @@ def test_memory_holds_a_slab_and_a_piece_of_each_object(monkeypatch: pytest.Monk
 
 
 def test_wide_rows_end_a_slab_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "SLAB_BYTES", 2000)
     monkeypatch.setattr(merging, "PIECE_BYTES", 1000)
     heap = Heap(ORDERS)
     heap.add(orders(400))
-    slabs = list(merge(heap.reader, heap.files, ORDERS))
+    slabs = list(merge(heap.reader, heap.files, ORDERS, slab_bytes=2000))
     assert len(slabs) > 5
     assert equal(pa.concat_tables(slabs), orders(400))
 
