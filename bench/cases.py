@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import budget, disk, engine, large, ours, scans, sparkread, sqlite, tiers
+from bench import budget, disk, engine, large, ours, scans, sparkcompact, sparkread, sqlite, tiers
 from bench.harness import Case, Measurement, Side, anew
 
 FULL = "SQLite, synchronous=FULL"
@@ -119,6 +119,16 @@ def _spark_reads(quick: bool) -> list[Measurement]:
             title="Spark, 22 queries of TPC-H through hs.attach against views over the same files",
             measure=sparkread.queries,
             settings={"scale": scale, "rounds": 1 if quick else 3},
+        ),
+        Measurement(
+            name="spark-compact",
+            title="Compaction on Spark: 100 overlapping objects, 5 % dead",
+            measure=sparkcompact.spark_compact,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "objects": 100,
+                "rounds": 1 if quick else 3,
+            },
         ),
     ]
 

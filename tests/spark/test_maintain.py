@@ -36,7 +36,7 @@ def test_one_round_brings_everything_into_shape(spark: Any, db: hc.Database) -> 
     assert compacted["t"].done[0].tasks > 1
     assert compacted["t"].after.depth_max == 1
     assert any(one.kind == "tasks" and one.total for one in news)
-    assert [one.chore for one in news if one.kind == "done"][0] == Chore("compact")
+    assert next(one.chore for one in news if one.kind == "done") == Chore("compact")
     assert rows_at(db) == model | {9000: 1}
     assert db.health().is_well
 
