@@ -94,12 +94,12 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "singles": 500 if quick else 5_000,
             },
         ),
-        *_spark_reads(quick),
+        *_spark(quick),
     ]
 
 
-def _spark_reads(quick: bool) -> list[Measurement]:
-    """Reading through Spark next to Spark's own reader; limits are on the ratio of times."""
+def _spark(quick: bool) -> list[Measurement]:
+    """Through Spark next to Spark's own reader and writer; limits are on the ratio of times."""
     scale, rounds = (0.1, 2) if quick else (1, 5)
     return [
         Measurement(
