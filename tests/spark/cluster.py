@@ -2,8 +2,8 @@
 
     python cluster.py DIRECTORY     prints what it saw as one line of JSON
 
-Run by test_cluster.py. Reads, joins, loads and deletes; then stops and looks whether the session
-has let go of its snapshots.
+Run by test_cluster.py. Reads, joins, loads, deletes and compacts; then stops and looks whether the
+session has let go of its snapshots.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import pyarrow as pa
 
 import halocline as hc
 from halocline import spark as hs
+from halocline.compaction import CompactPolicy
 
-OPTIONS = hc.Options(page_rows=64, object_rows=256, row_group_rows=128, bulk_rows=50)
+OPTIONS = hc.Options(
+    page_rows=64, object_rows=256, row_group_rows=128, bulk_rows=50, compact_local_bytes=1
+)
 
 
 def main() -> None:
@@ -69,6 +72,9 @@ def work(session: Any, db: hc.Database) -> dict[str, Any]:
     gone = session.createDataFrame(pa.table({"id": range(2000, 2100)}))
     seen["deleted"] = hs.delete(gone, db, "orders").deleted
     seen["sql"] = db.sql("select count(*) as n from orders", engine="spark").to_pylist()
+    report = hs.compact(session, db, "orders", plan=CompactPolicy(dead_percent=5))
+    seen["tasks"] = sum(done.tasks for done in report["orders"].done)
+    seen["dropped"] = report.rows_dropped
     return seen
 
 

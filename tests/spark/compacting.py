@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.spark import merging
+from halocline.spark import rewrite
 
 OPTIONS = hc.Options(
     page_rows=64,
@@ -73,7 +73,7 @@ class Gate:
         place = str(path)
 
         def waiting(told: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
-            inner = merging.run(told)
+            inner = rewrite.run(told)
 
             def partition(batches: Iterator[Any]) -> Iterator[Any]:
                 import os
@@ -96,7 +96,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, *, after: bool = False
     """The task of this number raises."""
 
     def injected(told: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
-        inner = merging.run(told)
+        inner = rewrite.run(told)
 
         def partition(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:

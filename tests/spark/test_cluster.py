@@ -36,6 +36,8 @@ def test_reads_joins_loads_and_deletes_on_separate_executors(spark: Any, tmp_pat
     assert seen["join"] == [[town, count] for town, count in towns.items()]
     assert (seen["loaded"], seen["deleted"]) == (500, 100)
     assert seen["sql"] == [{"n": len(alive) + 1 + 400}]
+    assert seen["tasks"] > 0, "no group was small enough for the driver"
+    assert seen["dropped"] == 200
     assert seen["rows"] == len(alive) + 1 + 400
     assert seen["elsewhere"], "executors run in another directory"
     assert seen["held"] > 0

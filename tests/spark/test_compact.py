@@ -48,6 +48,12 @@ def files(db: hc.Database) -> set[str]:
         return set(txn.changes_of("t").state.shelf.objects.list("1"))
 
 
+def swept(db: hc.Database, there: set[str]) -> bool:
+    """Has GC had all files of a dead job? A task that Spark has not ended yet may write another."""
+    db.gc()
+    return files(db) == there
+
+
 def test_overlap_objects_and_tombstones_are_fewer_afterwards(spark: Any, db: hc.Database) -> None:
     model = overlapping(db)
     drop(db, *list(model)[::3])
@@ -272,7 +278,7 @@ def test_of_two_compactions_of_the_same_objects_one_loses(
     gate.open()
     report = running.result()
     assert report["t"].lost == 1
-    assert report["t"].done == ()
+    assert all(done.reason is CompactReason.SMALL for done in report["t"].done), "what came instead"
     assert rows_at(db) == model
 
 
@@ -313,8 +319,7 @@ def test_a_task_that_fails_changes_nothing_and_gc_has_its_files(
     assert current(db) == before
     assert not db.core.engine.jobs
     assert files(db) > there or not after
-    db.gc()
-    assert files(db) == there
+    until(lambda: swept(db, there))
     assert hs.compact(spark, db).groups == 1
     assert rows_at(db) == model
 
@@ -333,8 +338,7 @@ def test_files_of_a_running_job_are_left_alone(
     with pytest.raises(UnavailableError, match="cancel"):
         running.result()
     gate.open()
-    db.gc()
-    assert files(db) == there
+    until(lambda: swept(db, there))
     assert rows_at(db) == model
 
 

@@ -55,7 +55,8 @@ def maintain(
         if not interval_s:
             raise UsageError("the interval must be longer than nothing")
         local_files(path, read_only=True)  # a maintenance command must not make a database
-        with hc.open(path, retention=retention) as db:
+        # No background: it would do the same work beside us, and nobody would be told.
+        with hc.open(path, retention=retention, options=hc.Options(background=False)) as db:
             code = run_maintain(db, interval_s=interval_s, once=once, spark=not no_spark)
     raise typer.Exit(code)
 

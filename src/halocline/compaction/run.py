@@ -6,7 +6,7 @@
 
 A compaction is a transaction that changes no row: it ends old objects and adds new ones in one
 commit. It never blocks users and never makes one of their commits fail; it can only lose itself,
-to a TRUNCATE or to another compaction of the same objects, and then leaves its files to GC.
+to a TRUNCATE, a DROP or another compaction of the same objects, and then leaves its files to GC.
 
 `claim` keeps jobs of this process apart: only one at a time may take an object. Two that did would
 find out at their commit, but one would have worked for nothing. A plan is made, and what it takes
@@ -19,7 +19,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from threading import Lock, RLock
 
@@ -155,7 +155,7 @@ class Compactor:
     def _group(self, state: TableState, group: Group, ts: int, runner: Runner) -> Done | None:
         """Rewrite and commit one group that has been claimed; None when others were faster."""
         tier = state.shape.tier
-        if not is_current(tier, taken(group), ts):
+        if state.dropped_at != NEVER or not is_current(tier, taken(group), ts):
             return None
         committer = self._committer
         job = start_job(committer, state)
@@ -189,7 +189,10 @@ class Compactor:
         reshape = Reshape(
             state.table_id, created=outcome.created, ended=outcome.ended, job_id=job_id
         )
-        still: Callable[[], bool] = lambda: is_current(state.shape.tier, taken)  # noqa: E731
+
+        def still() -> bool:
+            return state.dropped_at == NEVER and is_current(state.shape.tier, taken)
+
         return commit_reshapes(self._committer, [reshape], still=still)
 
 

@@ -1,6 +1,6 @@
 """Compaction on Spark: one more runner of the planner, for all but small groups.
 
-    plan, job (compaction/) --> group --cut by key ranges--> tasks (merging.py) --> files, RowIDs
+    plan, job (compaction/) --> group --cut by key ranges--> tasks (rewrite.py) --> files, RowIDs
                                                                                         |
            one commit: old objects end, new ones come, tombstones shorter  <------------'
 
@@ -38,19 +38,20 @@ from halocline.errors import CorruptionError, UsageError
 from halocline.objects import ObjectStats
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
-from halocline.spark.jobs import Progress, collect
-from halocline.spark.merging import (
+from halocline.spark.collect import Progress, collect
+from halocline.spark.owner import check_writer
+from halocline.spark.rewrite import (
     FIRST_OF_DRIVER,
     ORDINALS,
     REPORT_SQL,
     TASKS_MAX,
-    Merging,
+    Rewriting,
     Share,
     run,
 )
-from halocline.spark.owner import check_writer
 from halocline.spark.session import prepare
 from halocline.spark.session import session as start_session
+from halocline.spark.workers import check_workers
 
 LOCAL_BYTES_MAX: Final = 64 * MIB
 """Groups up to this are rewritten in less time than a Spark job takes to start."""
@@ -134,10 +135,11 @@ class SparkRunner:
             raise UsageError("the objects of this database are in memory: Spark cannot read them")
         if self._session is None:
             self._session = start_session()
-        return _Rewriting(self._session, self._options, work, self._progress).run()
+        check_workers(self._session)
+        return _OnSpark(self._session, self._options, work, self._progress).run()
 
 
-class _Rewriting:
+class _OnSpark:
     """One group on Spark."""
 
     def __init__(
@@ -159,9 +161,9 @@ class _Rewriting:
 
     def run(self) -> Outcome:
         work, outcome = self._work, Outcome()
-        merging = self._merging()
-        dropped = self._join(self._collect(merging), outcome)
-        outcome.tasks = len(merging.shares)
+        rewriting = self._told()
+        dropped = self._join(self._collect(rewriting), outcome)
+        outcome.tasks = len(rewriting.shares)
         outcome.bytes_read = sum(file.stats.size_bytes for file in self._files)
         shortener = Shortener(
             work.state, work.tier, work.job_id, self._options, work.go_on, FIRST_OF_DRIVER
@@ -169,13 +171,13 @@ class _Rewriting:
         shortener.run(work.group, dropped, outcome)
         return outcome
 
-    def _merging(self) -> Merging:
+    def _told(self) -> Rewriting:
         work, options = self._work, asdict(self._options)
         state = work.state
         runs = runs_of(work.group, work.tier)
         dead = [ended_in(run, state, work.tier, work.ts) for run in runs]
         places = {file.key: place for place, file in enumerate(self._files)}
-        return Merging(
+        return Rewriting(
             root=state.shelf.root,
             schema=state.schema.to_wire(),
             table_id=state.table_id,
@@ -201,10 +203,10 @@ class _Rewriting:
         ordered = sorted(runs, key=lambda run: run.size_bytes, reverse=True)
         return [ordered[place::count] for place in range(count)]
 
-    def _collect(self, merging: Merging) -> list[Any]:
+    def _collect(self, rewriting: Rewriting) -> list[Any]:
         session, name = self._session, self._work.state.entry.name
-        told = session.sparkContext.broadcast(merging)
-        count = len(merging.shares)
+        told = session.sparkContext.broadcast(rewriting)
+        count = len(rewriting.shares)
         try:
             numbers = session.range(0, count, 1, count)
             return collect(

@@ -1,4 +1,4 @@
-"""Jobs: run one Spark job so that it can be watched, and broken off.
+"""Collect: run one Spark job so that it can be watched, and broken off.
 
     rows --collect, in a thread with a job group of its own--> answer
              caller: every fifth of a second: may it go on? how many tasks are done?

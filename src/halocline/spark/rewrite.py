@@ -53,7 +53,7 @@ REPORT_SQL: Final = "kind string, number bigint, rows bigint, content binary, te
 
 @dataclass(frozen=True)
 class Share:
-    """A run, as plain values: places of its files in `Merging.files`, range of keys, size."""
+    """A run, as plain values: places of its files in `Rewriting.files`, range of keys, size."""
 
     files: tuple[int, ...]
     low: bytes
@@ -64,7 +64,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Merging:
+class Rewriting:
     """What all tasks of a compaction are told; plain values, because they travel."""
 
     root: str
@@ -81,13 +81,13 @@ class Merging:
     options: dict[str, Any]
 
 
-def run(merging: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow over task numbers; `merging` is a broadcast `Merging`."""
+def run(rewriting: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow over task numbers; `rewriting` is a broadcast `Rewriting`."""
 
     def partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _Task(merging.value, number).run()
+                yield from _Task(rewriting.value, number).run()
 
     return partition
 
@@ -95,17 +95,17 @@ def run(merging: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
 class _Task:
     """One task: some runs, one after the other."""
 
-    def __init__(self, merging: Merging, number: int) -> None:
+    def __init__(self, rewriting: Rewriting, number: int) -> None:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "runs inside a task"
-        self._merging = merging
+        self._rewriting = rewriting
         self._place = number * ORDINALS
         self._attempt = context.attemptNumber() % ATTEMPTS
         self._ordinal = 0
-        self._runs = [_run_of(merging, share) for share in merging.shares[number]]
-        self._dead = np.frombuffer(merging.dead, dtype=np.int64)
+        self._runs = [_run_of(rewriting, share) for share in rewriting.shares[number]]
+        self._dead = np.frombuffer(rewriting.dead, dtype=np.int64)
         self._dropped: list[Int64Array] = []
 
     def run(self) -> Iterator[pa.RecordBatch]:
@@ -119,17 +119,17 @@ class _Task:
         yield _row("dropped", rows=len(dropped), content=dropped.tobytes())
 
     def _write(self, run: Run) -> Iterator[pa.RecordBatch]:
-        merging = self._merging
-        shelf = shelf_at(merging.root)
+        rewriting = self._rewriting
+        shelf = shelf_at(rewriting.root)
         written = write_run(
             run,
             shelf.reader,
             shelf.objects,
-            Schema.from_wire(merging.schema),
+            Schema.from_wire(rewriting.schema),
             drop=self._drop(),
-            rows_max=merging.rows_max,
-            next_key=lambda: object_key(merging.table_id, merging.job_id, self._number),
-            options=Options(**merging.options),
+            rows_max=rewriting.rows_max,
+            next_key=lambda: object_key(rewriting.table_id, rewriting.job_id, self._number),
+            options=Options(**rewriting.options),
         )
         for _, stats in written:
             content = msgspec.msgpack.encode(stats.to_wire())
@@ -153,8 +153,8 @@ class _Task:
         return drop
 
 
-def _run_of(merging: Merging, share: Share) -> Run:
-    wires = [merging.files[place] for place in share.files]
+def _run_of(rewriting: Rewriting, share: Share) -> Run:
+    wires = [rewriting.files[place] for place in share.files]
     return Run(
         files=tuple(
             ObjectFile(key, ObjectStats.from_wire(stats), commit_ts)
