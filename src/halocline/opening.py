@@ -40,6 +40,7 @@ from halocline.log import (
     recover,
     transactions,
 )
+from halocline.log.published import claim
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -127,6 +128,7 @@ def start_owner(
     def find_log(start: Place | None) -> Recovery:
         return recover(files, options=options, clock=clock, start=start)
 
+    claim(files)
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)
