@@ -7,7 +7,7 @@ and this process itself, once it has taken over from an owner that is gone (link
 in the thread that brought it, so commits of many processes wait for one sync together.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
-from memory (`Core.trimmed`): either the trimmer has seen the pin, or we see that it went on.
+from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ class Answers:
             raise ConflictError("another owner has taken over since the transaction began")
         try:
             with Transaction(core, request.snapshot) as txn:
-                core.check_writable(request.snapshot)
                 if request.token is not None:
                     txn.use_token(request.token, 0)
-                unpack(core, session, request, txn)
+                tables = unpack(core, session, request, txn)
+                core.check_writable(request.snapshot, tables)
                 commit_ts = txn.commit()
         finally:
             if request.objects or request.ddl:
