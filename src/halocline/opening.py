@@ -85,7 +85,7 @@ def shelf_for(files: Files, objects: Objects | None, memory_bytes: int) -> Shelf
     # A store that crashes on demand has objects of its own, in the same sequence of operations.
     objects = objects or getattr(files, "objects", None)
     if objects is not None:
-        return Shelf(objects, memory_bytes=memory_bytes)
+        return Shelf(objects, memory_bytes=memory_bytes, root=getattr(objects, "folder", ""))
     if isinstance(files, LocalFiles):
         folder = str(Path(files.root, "objects"))
         return Shelf(PyarrowObjects.open(folder), memory_bytes=memory_bytes, root=folder)

@@ -118,7 +118,8 @@ class PublishedPage:
 
     def sequence(self) -> int:
         """The number of the newest position that is whole: it changes with every other."""
-        return int(_LAST.unpack_from(self._page, _PAGE.size - _LAST.size)[0])
+        # A copy, not a view: the page may be one that is read from far away.
+        return int(_LAST.unpack(self._page[_PAGE.size - _LAST.size : _PAGE.size])[0])
 
     def read(self) -> Published | None:
         """The position, or None if there is none that can be believed."""
