@@ -29,7 +29,15 @@ ERRORS = {
     "UnavailableError",
     "UsageError",
 }
-FRONT_DOOR = {"Database", "Options", "Table", "Transaction", "__version__", "open"} | ERRORS
+FRONT_DOOR = {
+    "Database",
+    "Options",
+    "Table",
+    "Transaction",
+    "__version__",
+    "connect",
+    "open",
+} | ERRORS
 
 
 def test_the_front_door_offers_exactly_what_is_documented() -> None:

@@ -10,7 +10,7 @@ with hc.open("shop") as db:
 """
 
 from halocline.config import Options
-from halocline.database import Database, open
+from halocline.database import Database, connect, open
 from halocline.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -43,5 +43,6 @@ __all__ = [
     "UnavailableError",
     "UsageError",
     "__version__",
+    "connect",
     "open",
 ]

@@ -11,8 +11,9 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
@@ -28,6 +29,8 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.membership import Membership
+from halocline.node import FlightLink
+from halocline.node.afar import AfarFiles, Fetched
 from halocline.opening import (
     Reader,
     local_files,
@@ -76,6 +79,47 @@ def open(
     )
 
 
+def connect(
+    uri: str,
+    token: str,
+    *,
+    read_only: bool = False,
+    memory: str | int = "1GB",
+    tls_roots: str | None = None,
+    options: Options | None = None,
+) -> Database:
+    """A database that another machine serves: `grpc://host:port`, or `grpc+tls://host:port`.
+
+    The same Database: it reads for itself, prepares its transactions here and has the owner commit
+    them. `tls_roots` is the path of a PEM file with the certificates to trust, unless they are
+    those of the system.
+    """
+    if not (isinstance(uri, str) and uri.startswith(("grpc://", "grpc+tls://"))):
+        raise UsageError(f"a server is named like 'grpc+tls://host:port', not {uri!r}")
+    if not isinstance(token, str) or not token:
+        raise UsageError("connect needs the token that the server was started with")
+    roots = None
+    if tls_roots is not None:
+        with readable(tls_roots):
+            roots = Path(tls_roots).read_bytes()
+    link = FlightLink(uri, token, SystemClock(), roots)
+    objects = Fetched(link.ask)
+    try:
+        return Database(
+            cast(Files, AfarFiles(link.ask)),
+            uri,
+            read_only=read_only,
+            memory=memory,
+            options=options,
+            objects=objects,
+            afar=link,
+        )
+    except BaseException:
+        link.close()
+        objects.close()
+        raise
+
+
 class Database(Membership):
     """An open database. Make one with `halocline.open`."""
 
@@ -91,6 +135,7 @@ class Database(Membership):
         options: Options | None = None,
         clock: Clock | None = None,
         objects: Objects | None = None,
+        afar: FlightLink | None = None,
     ) -> None:
         if durability not in ("sync", "async"):
             raise UsageError(f"durability must be 'sync' or 'async', not {durability!r}")
@@ -110,7 +155,7 @@ class Database(Membership):
         duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill)
         self._reader: Reader | None = None
         self._gatherer = Gatherer()
-        self._shelf, self._duck = shelf, duck
+        self._shelf, self._duck, self._afar = shelf, duck, afar
         self._enter(options, durability, memory_bytes // 4, retention_us)
         _OPEN.add(self)
 
@@ -265,8 +310,9 @@ class Database(Membership):
         """Finish what is in flight and let go of the directory. Closing twice is fine."""
         if self._core.closed:
             return
-        if self._service is not None:
-            self._service.stop()
+        for door in (self._server, self._service):
+            if door is not None:
+                door.stop()
         self._core.close(f"the database {self.path} is closed")
         _OPEN.discard(self)
         self._leave()

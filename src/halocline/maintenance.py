@@ -27,7 +27,7 @@ from halocline.health import Health, examine
 from halocline.ids import NEVER
 from halocline.log import Log, read_log
 from halocline.mover import Background, Moved, Mover
-from halocline.node import Link
+from halocline.node import FlightLink, Link
 from halocline.node.wire import Command, CommandName
 from halocline.opening import Reader, readable
 from halocline.rows import TableState
@@ -44,7 +44,7 @@ class Maintenance:
     _clock: Clock
     _core: Core
     _files: Files
-    _link: Link | None = None
+    _link: Link | FlightLink | None = None
     """The way to the owner, of a handle that was not the owner when it opened."""
     _log: Log
     _merging: Background | None = None
@@ -59,6 +59,11 @@ class Maintenance:
     def core(self) -> Core:
         """What runners outside this process's transactions, such as Spark jobs, work with."""
         return self._core
+
+    @property
+    def files(self) -> Files:
+        """The directory, for those who serve it."""
+        return self._files
 
     @property
     def floor(self) -> int:

@@ -28,9 +28,10 @@ from typing import Any, Literal, cast
 from halocline.checkpoint import Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.config import Durability, Options
-from halocline.errors import UnavailableError
+from halocline.errors import UnavailableError, UsageError
 from halocline.maintenance import Maintenance
-from halocline.node import Link, Local, NobodyError, Remote, Service, Tail
+from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
+from halocline.node.afar import AfarPin, Fetched
 from halocline.node.answers import Answers
 from halocline.node.session import Session
 from halocline.objects import Shelf
@@ -57,6 +58,9 @@ class Membership(Maintenance):
     _pins: Pins | None = None
     """Those of a handle that is, or was, not the owner."""
     _service: Service | None = None
+    _server: Server | None = None
+    _afar: FlightLink | None = None
+    """The way to an owner on another machine."""
     _spill: str = ""
 
     def _enter(
@@ -68,6 +72,11 @@ class Membership(Maintenance):
         self._l0_bytes, self._retention_us = l0_bytes, retention_us
         self._swap = ThreadLock()
         with readable(self.path):
+            if self._afar is not None:
+                self._link = None if self.read_only else self._afar
+                self._afar.schema_of = _weakly(self, Membership._schema_of)
+                self._follow(self._link)
+                return
             if self.read_only:
                 self._follow(None)
                 return
@@ -83,9 +92,13 @@ class Membership(Maintenance):
 
     # Roles.
 
-    def _follow(self, link: Link | None) -> None:
+    def _follow(self, link: Link | FlightLink | None) -> None:
         """Become one of many that follow the log; with a link, one that writes too."""
-        self._pins = pins = reader_pins(self._files, self._clock)
+        if self._afar is not None:
+            self._afar.pin = AfarPin(self._afar.ask)
+            self._pins = pins = Pins(self._afar.pin)
+        else:
+            self._pins = pins = reader_pins(self._files, self._clock)
         try:
             reader = Reader(self._files, self._options, self._clock, self._shelf, pins)
         except BaseException:
@@ -149,6 +162,45 @@ class Membership(Maintenance):
             except OSError as error:  # no place for a socket: the database itself is fine
                 _logger.warning("other processes cannot reach %s: %s", self.path, error)
         return Local(Answers(weakref.ref(self), sync=sync), Session(0, count(1)))
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        token: str | None = None,
+        read_token: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+    ) -> Server:
+        """Let other machines connect, until the database is closed or `stop()` is called.
+
+        Only the owner serves. `server.uri` and `server.token` are what `halocline.connect` needs.
+        An address that others can reach needs a certificate, its key (paths of PEM files) and a
+        token; `read_token` admits those who may only read.
+        """
+        self._core.check_open()
+        if self._reader is not None:
+            raise UsageError("only the process that owns the database can serve it")
+        if self._server is not None:
+            self._server.stop()
+        if (tls_cert is None) != (tls_key is None):
+            raise UsageError("tls_cert= and tls_key= belong together")
+        tls = None
+        if tls_cert is not None and tls_key is not None:
+            with readable(tls_cert):
+                tls = Path(tls_cert).read_bytes(), Path(tls_key).read_bytes()
+        self._server = Server(
+            self,
+            self._log.epoch,
+            host=host,
+            port=port,
+            token=token,
+            read_token=read_token,
+            tls=tls,
+            sync=self._durability != "sync",
+        )
+        return self._server
 
     # Following.
 
@@ -225,6 +277,10 @@ class Membership(Maintenance):
                 self._link.close()
             if self._pins is not None:
                 self._pins.close()
+            if self._afar is not None:
+                self._afar.close()
+                if isinstance(self._shelf.objects, Fetched):
+                    self._shelf.objects.close()
             if self._spill:
                 shutil.rmtree(self._spill, ignore_errors=True)
             if self._lock is not None:
@@ -235,8 +291,9 @@ class Membership(Maintenance):
         self._core.close("a forked child cannot use its parent's database: open it there")
         if self._service is not None:
             self._service.abandon()
-        if self._link is not None:
-            self._link.abandon()
+        for link in (self._link, self._afar):
+            if link is not None:
+                link.abandon()
         if self._pins is not None:
             self._pins.abandon()
         if self._lock is not None:

@@ -40,6 +40,7 @@ from halocline.log import (
     recover,
     transactions,
 )
+from halocline.log.published import claim
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -84,7 +85,7 @@ def shelf_for(files: Files, objects: Objects | None, memory_bytes: int) -> Shelf
     # A store that crashes on demand has objects of its own, in the same sequence of operations.
     objects = objects or getattr(files, "objects", None)
     if objects is not None:
-        return Shelf(objects, memory_bytes=memory_bytes)
+        return Shelf(objects, memory_bytes=memory_bytes, root=getattr(objects, "folder", ""))
     if isinstance(files, LocalFiles):
         folder = str(Path(files.root, "objects"))
         return Shelf(PyarrowObjects.open(folder), memory_bytes=memory_bytes, root=folder)
@@ -127,6 +128,7 @@ def start_owner(
     def find_log(start: Place | None) -> Recovery:
         return recover(files, options=options, clock=clock, start=start)
 
+    claim(files)
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import halocline
-from halocline import HaloclineError, Options, UnavailableError
+from halocline import ConflictError, HaloclineError, Options, UnavailableError
 
 SMALL = Options(log_file_bytes=64 * 1024, log_file_bytes_first=8 * 1024, sequence_block=1000)
 ACCOUNTS = 20
@@ -69,6 +69,44 @@ def _transfer(db: Any, output: int, number: int) -> None:
         os.write(output, b"%d %d\n" % (number, stamp[0].commit_ts))
 
 
+def move_money_together(output: int, path: str, first: int) -> None:
+    """One of many processes that transfer until they are killed, whoever is the owner.
+
+    Says `ack id commit_ts`, or `lost id` when nobody can tell what became of it.
+    """
+    while True:
+        try:
+            db = halocline.open(path, options=SMALL)
+            break
+        except UnavailableError:  # between two owners, on a machine with much to do
+            continue
+    os.write(output, b"open %s\n" % db.role.encode())
+    chance = random.Random(first)
+    number = first
+    while True:
+        number += 1
+        source, target = chance.sample(range(ACCOUNTS), 2)
+        try:
+            stamp = _transfer_once(db, number, source, target)
+            os.write(output, b"ack %d %d %s\n" % (number, stamp, db.role.encode()))
+        except UnavailableError as error:
+            if error.outcome == "unknown":
+                os.write(output, b"lost %d\n" % number)
+
+
+def _transfer_once(db: Any, number: int, source: int, target: int) -> int:
+    while True:
+        try:
+            with db.begin() as txn:
+                for account, amount in ((source, -1), (target, 1)):
+                    balance = txn.get("accounts", account)["balance"]
+                    txn.update("accounts", account, {"balance": balance + amount})
+                txn.insert("transfers", {"id": number, "source": source, "target": target})
+            return int(txn.commit_ts)
+        except ConflictError:
+            continue
+
+
 # -- a child that answers ------------------------------------------------------------------------
 
 
@@ -84,6 +122,7 @@ def owner(input: int, output: int, path: str, serve: bool = True, **arguments: A
         "create": lambda: db.create_table("t", {"id": int, "text": str}, "id") and None,
         "insert": lambda first, count=1, size=10: _insert(db, first, count, size),
         "count": lambda: db.table("t").count(),
+        "role": lambda: db.role,
         "sum": lambda: _sum(db),
         "check": db.check,
         "close": db.close,

@@ -118,7 +118,8 @@ class Mover:
         bound = core.oldest_writer()
         for state in states.values():
             if may_trim(state, bound):
-                trim(state, bound, self._committer.lock)
+                with state.upkeep:  # nothing moves between the bound and the trimming
+                    trim(state, core.oldest_writer([state]), self._committer.lock)
         return 0.0 if pressure.over_bytes else self._rest_s()
 
     def _rest_s(self) -> float:
@@ -162,7 +163,7 @@ class Mover:
                 collect(state, floor, lock)
                 moved = self._carry_out(state, plan_for, floor)
                 if moved is not None:
-                    trim(state, core.oldest_writer(), lock)
+                    trim(state, core.oldest_writer([state]), lock)
                     self._measure(state, self._settled_ts())
                     self.pressure.ease()
                     return moved

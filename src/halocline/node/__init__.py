@@ -4,8 +4,18 @@ Start with wire.py (what is said), then parcel.py (a workspace on its way), answ
 owner does) and link.py (how the owner is found, and what happens when it is gone).
 """
 
+from halocline.node.flight import FlightLink, Server
 from halocline.node.link import Link, Local, NobodyError
 from halocline.node.remote import Remote, Tail
 from halocline.node.service import Service
 
-__all__ = ["Link", "Local", "NobodyError", "Remote", "Service", "Tail"]
+__all__ = [
+    "FlightLink",
+    "Link",
+    "Local",
+    "NobodyError",
+    "Remote",
+    "Server",
+    "Service",
+    "Tail",
+]

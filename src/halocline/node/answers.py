@@ -7,11 +7,12 @@ and this process itself, once it has taken over from an owner that is gone (link
 in the thread that brought it, so commits of many processes wait for one sync together.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
-from memory (`Core.trimmed`): either the trimmer has seen the pin, or we see that it went on.
+from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -24,6 +25,7 @@ from halocline.errors import (
 from halocline.node.parcel import unpack
 from halocline.node.session import Session
 from halocline.node.wire import (
+    READ_BYTES_MAX,
     BeginDdl,
     Command,
     Commit,
@@ -33,18 +35,27 @@ from halocline.node.wire import (
     EndJob,
     FindTable,
     FindToken,
+    ListLog,
     ListTables,
     Ping,
+    PinSnapshot,
     Position,
+    PutObject,
+    ReadFile,
+    ReadObject,
     Request,
     StartJob,
     WaitVisible,
 )
+from halocline.objects.shelf import job_of
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
+from halocline.store import Files
 from halocline.txn import Core, Transaction
 
 WAIT_S: Final = 1.0
+_FILES: Final = re.compile(r"published|log/(\d{8,20}\.log|checkpoint)", re.ASCII)
+_OBJECTS: Final = re.compile(r"\d{1,20}/\d{1,20}-\d{1,20}\.(parquet|checkpoint)", re.ASCII)
 
 
 class Owner(Protocol):
@@ -52,6 +63,8 @@ class Owner(Protocol):
 
     @property
     def core(self) -> Core: ...
+    @property
+    def files(self) -> Files: ...
     def flush(self, table: str | None = None) -> Any: ...
     def compact(self, table: str | None = None) -> Any: ...
     def checkpoint(self) -> Any: ...
@@ -82,6 +95,11 @@ class Answers:
             DropTable: self._drop_table,
             EndDdl: self._end_ddl,
             Command: self._command,
+            ReadFile: self._read_file,
+            ListLog: self._list_log,
+            ReadObject: self._read_object,
+            PutObject: self._put_object,
+            PinSnapshot: self._pin,
         }
 
     def answer(self, session: Session, request: Request) -> Any:
@@ -112,10 +130,10 @@ class Answers:
             raise ConflictError("another owner has taken over since the transaction began")
         try:
             with Transaction(core, request.snapshot) as txn:
-                core.check_writable(request.snapshot)
                 if request.token is not None:
                     txn.use_token(request.token, 0)
-                unpack(core, session, request, txn)
+                tables = unpack(core, session, request, txn)
+                core.check_writable(request.snapshot, tables)
                 commit_ts = txn.commit()
         finally:
             if request.objects or request.ddl:
@@ -188,6 +206,49 @@ class Answers:
 
     def _end_ddl(self, owner: Owner, session: Session, request: EndDdl) -> None:
         session.end_ddl(request.ddl)
+
+    # Files, for those who cannot read them here.
+
+    def _read_file(self, owner: Owner, session: Session, request: ReadFile) -> bytes | None:
+        if not _FILES.fullmatch(request.path):
+            raise UsageError(f"{request.path!r} is not a file that others may read")
+        try:
+            file = owner.files.open_read(request.path)
+        except FileNotFoundError:
+            return None
+        try:
+            return file.pread(min(request.size, READ_BYTES_MAX), request.offset)
+        finally:
+            file.close()
+
+    def _list_log(self, owner: Owner, session: Session, request: ListLog) -> list[str]:
+        return [name for name in owner.files.list("log") if _FILES.fullmatch(f"log/{name}")]
+
+    def _read_object(self, owner: Owner, session: Session, request: ReadObject) -> bytes | None:
+        if not _OBJECTS.fullmatch(request.key):
+            raise UsageError(f"{request.key!r} is not the key of an object")
+        size = min(request.size, READ_BYTES_MAX)
+        try:
+            return owner.core.engine.shelf.objects.read(request.key, request.offset, size)
+        except FileNotFoundError:
+            return None
+
+    def _put_object(self, owner: Owner, session: Session, request: PutObject) -> None:
+        if not _OBJECTS.fullmatch(request.key):
+            raise UsageError(f"{request.key!r} is not the key of an object")
+        job, _ = session.job(job_of(request.key))
+        core = owner.core
+        if job is None or job.job_id not in core.engine.jobs:
+            raise ConflictError("the job that wrote its files is not live any more")
+        if request.key.partition("/")[0] != str(job.table_id):
+            raise UsageError(f"{request.key!r} is not a file of table {job.table_id}")
+        try:
+            core.engine.shelf.objects.put(request.key, request.data)
+        except OSError as error:
+            raise UnavailableError(f"object {request.key} cannot be written: {error}") from error
+
+    def _pin(self, owner: Owner, session: Session, request: PinSnapshot) -> None:
+        session.pin(owner.core, request.ts)
 
     # Maintenance.
 

@@ -99,13 +99,18 @@ def read_endpoint(root: str) -> Endpoint | None:
         return None
 
 
-def remove_endpoint(root: str) -> None:
-    """Called by the holder of the lock: the file, and the socket that it names."""
-    endpoint = read_endpoint(root)
-    with suppress(OSError):
-        Path(root, NAME).unlink()
-    if endpoint is not None:
-        remove_socket(endpoint.socket)
+def remove_endpoint(root: str, mine: Endpoint | None = None) -> None:
+    """Called by the holder of the lock: the file, and the socket that it names.
+
+    One that takes its leave names what is its own: somebody else's file stays.
+    """
+    found = read_endpoint(root)
+    if mine is None or found == mine:
+        with suppress(OSError):
+            Path(root, NAME).unlink()
+    gone = mine or found
+    if gone is not None:
+        remove_socket(gone.socket)
 
 
 def remove_socket(path: str) -> None:

@@ -78,13 +78,14 @@ def pack_objects(tables: Mapping[int, TableChanges]) -> tuple[ObjectNotes, ...]:
 # -- at the owner --------------------------------------------------------------------------------
 
 
-def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> None:
-    """Fill a transaction that has just begun at the sender's snapshot."""
+def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> list[int]:
+    """Fill a transaction that has just begun at the sender's snapshot; which tables it needs."""
     nodes = decode_payload(commit.record, type=AC, path="request").nodes
     states = _States(core, session, commit)
     if commit.single:
-        txn.adopt_single(_single(states, *_only(nodes)))
-        return
+        single = _single(states, *_only(nodes))
+        txn.adopt_single(single)
+        return [single[0].table_id]
     changes: dict[int, TableChanges] = {}
     reshapes = decode_reshapes([node for node in nodes if node[0] in OBJECT_NODES])
     for reshape in reshapes:
@@ -109,6 +110,7 @@ def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> No
         ddl=session.ddl(commit.ddl) if commit.ddl else None,
         reads=reads,
     )
+    return [*changes, *(reads or ())]
 
 
 class _States:

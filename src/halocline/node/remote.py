@@ -23,6 +23,7 @@ from halocline.codec import encode as encode_rows
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
+from halocline.node.flight import FlightLink
 from halocline.node.link import Link
 from halocline.node.parcel import pack_objects, pack_reads
 from halocline.rows.engine import EngineState
@@ -36,6 +37,9 @@ from halocline.txn.record import one_row_record, prepare
 from halocline.txn.work import Work
 from halocline.txn.workspace import Single
 
+AnyLink = Link | FlightLink
+"""Near or far: both are asked in the same way."""
+
 
 class Tail:
     """What a compute node knows of the owner's log: how far it has followed it."""
@@ -43,7 +47,7 @@ class Tail:
     failed: BaseException | None = None
     epoch = 0
 
-    def __init__(self, follow: Callable[[], int], link: Link, clock: Clock) -> None:
+    def __init__(self, follow: Callable[[], int], link: AnyLink, clock: Clock) -> None:
         self._follow = follow
         """Folds what is new; returns the newest timestamp that can be read here."""
         self._link = link
@@ -66,7 +70,7 @@ class Tail:
 class Remote(Committer):
     """Commits through the owner. Thread-safe, as the owner is."""
 
-    def __init__(self, engine: EngineState, link: Link, tail: Tail, clock: Clock) -> None:
+    def __init__(self, engine: EngineState, link: AnyLink, tail: Tail, clock: Clock) -> None:
         # Not that of Committer: there is no lock here, no sequence, and no log to write.
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""

@@ -107,7 +107,7 @@ class Service:
         if self._stopping:
             return
         self._stopping = True
-        remove_endpoint(self._root)
+        remove_endpoint(self._root, self._endpoint)
         with suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from halocline.catalog import CatalogTxn, TableEntry
 from halocline.errors import ConflictError
+from halocline.ids import NEVER
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
@@ -39,6 +40,13 @@ class Session:
         self._made: dict[int, dict[int, TableEntry]] = {}
         """Tables that each catalog transaction has created, by id."""
         self._nascent: dict[int, TableState] = {}
+
+    def pin(self, core: Core, ts: int) -> None:
+        """The oldest snapshot that a process far away reads; those near have pins of their own."""
+        if ts < NEVER:
+            core.pins[id(self)] = ts  # above zero: it may commit from there
+        else:
+            core.pins.pop(id(self), None)
 
     # Jobs.
 
@@ -120,6 +128,8 @@ class Session:
 
     def end(self, core: Core | None) -> None:
         """The process is gone: so is what it has not committed."""
+        if core is not None:
+            self.pin(core, NEVER)
         for number in list(self._ddls):
             self.end_ddl(number)
         for job_id in list(self._jobs):

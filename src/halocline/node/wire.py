@@ -160,6 +160,42 @@ class EndDdl(_Message, frozen=True, tag="end_ddl"):
     ddl: _U63
 
 
+class ReadFile(_Message, frozen=True, tag="file"):
+    """Bytes of a file that followers read: a log file, the checkpoint pointer, the position.
+
+    At most READ_BYTES_MAX; fewer than asked for only at its end. None when there is no such file.
+    """
+
+    path: _Name
+    offset: _U63 = 0
+    size: _U63 = 0
+
+
+class ListLog(_Message, frozen=True, tag="list_log"):
+    """Names of the log files."""
+
+
+class ReadObject(_Message, frozen=True, tag="object"):
+    """Bytes of an object, as ReadFile."""
+
+    key: _Name
+    offset: _U63 = 0
+    size: _U63 = 0
+
+
+class PutObject(_Message, frozen=True, tag="put"):
+    """Store a file of a live job of this session."""
+
+    key: _Name
+    data: bytes
+
+
+class PinSnapshot(_Message, frozen=True, tag="pin"):
+    """The oldest snapshot that this session reads; NEVER when it reads none."""
+
+    ts: _U63
+
+
 CommandName = Literal["flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot"]
 
 
@@ -184,7 +220,16 @@ Request: TypeAlias = (
     | DropTable
     | EndDdl
     | Command
+    | ReadFile
+    | ListLog
+    | ReadObject
+    | PutObject
+    | PinSnapshot
 )
+
+READS: Final = (Ping, WaitVisible, FindToken, ReadFile, ListLog, ReadObject, PinSnapshot)
+"""What a token for reading may ask for."""
+READ_BYTES_MAX: Final = 1 << 24
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):
@@ -208,6 +253,23 @@ class Done(_Message, frozen=True, tag="done"):
     value: msgspec.Raw
 
 
+class Call(_Message, frozen=True, tag="call"):
+    """A request that comes without a connection: who asks, and what. `body` is a Request."""
+
+    version: int
+    token: bytes
+    session: _U63
+    body: bytes
+
+
+class Returned(_Message, frozen=True, tag="returned"):
+    """The answer to a Call. `body` is a Reply."""
+
+    session: _U63
+    epoch: _U63
+    body: bytes
+
+
 class Failed(_Message, frozen=True, tag="failed"):
     """An error of errors.py: its class and its fields (faults.py)."""
 
@@ -223,6 +285,8 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
+decode_call: Final = msgspec.msgpack.Decoder(Call).decode
+decode_returned: Final = msgspec.msgpack.Decoder(Returned).decode
 
 
 def frame(message: Any) -> bytes:

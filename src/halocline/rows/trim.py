@@ -45,6 +45,12 @@ def may_trim(state: TableState, bound: int) -> bool:
     return len(state.deletes) > 0 and min(bound, state.flushed_ts) > state.trimmed_ts
 
 
+def newest_moved(state: TableState) -> int:
+    """The newest change that `trim` could let go of, whatever the bound."""
+    moved = [int(ghost.stamps.max()) for ghost in state.ghosts if len(ghost.stamps)]
+    return max([state.flushed_ts, *moved])
+
+
 def _trim_rows(state: TableState, bound: int, commit_lock: Lock) -> None:
     ghosts = state.ghosts
     leaving = [ghost.rowids[ghost.stamps <= bound] for ghost in ghosts]

@@ -25,6 +25,7 @@ from halocline.errors import (
 from halocline.read.duck import Duck
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
+from halocline.rows.trim import newest_moved
 from halocline.txn.commit import Committer
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Core:
         "options",
         "others",
         "pins",
+        "recovered",
         "trimmed",
         "write_floor",
     )
@@ -76,9 +78,11 @@ class Core:
         """No transaction that may write begins below this timestamp."""
         self.others: Callable[[], Iterable[int]] = tuple
         """The oldest snapshot of each of the other processes that may write."""
-        self.trimmed = engine.last_ts
-        """What changed up to here is not in memory any more: a commit cannot be checked from a
-        snapshot below it. Recovery keeps nothing that was moved before."""
+        self.recovered = engine.last_ts
+        """What changed up to here need not be in memory: a commit cannot be checked from a snapshot
+        below it."""
+        self.trimmed: dict[int, int] = {}
+        """The same for single tables, after their rows have moved."""
         self._trimming = Lock()
         self._pin_keys = count(-1, -1)  # below zero: they only read
         self._states: dict[str, TableState] = {}
@@ -106,8 +110,10 @@ class Core:
         if self.closed:
             raise UsageError(self.closed)
 
-    def oldest_writer(self) -> int:
-        """No transaction that may write, open or still to come, has an older snapshot.
+    def oldest_writer(self, tables: Iterable[TableState] = ()) -> int:
+        """Before these tables are trimmed: the bound.
+
+        No transaction that may write, open or still to come, has an older snapshot.
 
         The bound is published before the pins are read, and a transaction publishes its pin before
         it looks at the bound: either we see its pin, or it takes a newer snapshot. Those of other
@@ -121,13 +127,15 @@ class Core:
                 bound = self.write_floor
             mine = (ts for key, ts in self.pins.copy().items() if key > 0)
             bound = min([bound, *mine, *self.others()])
-            self.trimmed = max(self.trimmed, bound)
+            for state in tables:
+                until = min(bound, newest_moved(state))
+                self.trimmed[state.table_id] = max(until, self.trimmed.get(state.table_id, 0))
             return bound
 
-    def check_writable(self, snapshot: int) -> None:
+    def check_writable(self, snapshot: int, table_ids: Iterable[int]) -> None:
         """Can a commit from this snapshot, which is pinned, be checked? ConflictError if not."""
         with self._trimming:
-            trimmed = self.trimmed
+            trimmed = max([self.recovered, *(self.trimmed.get(id, 0) for id in table_ids)])
         if snapshot < self.engine.floor:
             raise SnapshotExpiredError(snapshot, self.engine.floor)
         if snapshot < trimmed:

@@ -1,0 +1,205 @@
+"""A database on another machine, seen through its owner: files, objects and pins by request.
+
+    Reader, Follower --Files--> AfarFiles --ReadFile, ListLog--> owner's log
+    tables, DuckDB --Objects--> Fetched --ReadObject--> a folder of this machine, one copy each
+    transactions --Pins--> AfarPin --PinSnapshot--> the owner's pins
+
+So a compute node far away is the same as one nearby: it follows the same bytes with the same code.
+Objects never change, so each is fetched once, whole; its digest is compared as that of every file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from threading import Lock as ThreadLock
+from threading import RLock
+from typing import Any, Final
+
+from halocline.errors import UsageError
+from halocline.ids import NEVER
+from halocline.node.wire import (
+    READ_BYTES_MAX,
+    ListLog,
+    PinSnapshot,
+    PutObject,
+    ReadFile,
+    ReadObject,
+    Request,
+)
+from halocline.store import PyarrowObjects
+from halocline.store.files import Buffer, Names
+
+Ask = Callable[[Request, Any], Any]
+PREFIX: Final = "halocline-cache-"
+
+
+class AfarFiles:
+    """`Files`, for reading only."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def open_read(self, path: str) -> AfarFile:
+        """FileNotFoundError now, not at the first read."""
+        if self._ask(ReadFile(path), bytes | None) is None:
+            raise _missing(path)
+        return AfarFile(self._ask, path)
+
+    def read(self, path: str) -> bytes:
+        return self.open_read(path).pread(READ_BYTES_MAX, 0)
+
+    def list(self, directory: str) -> Names:
+        found: list[str] = self._ask(ListLog(), list[str])
+        return sorted(found) if directory == "log" else []
+
+    def is_locked(self, path: str) -> bool:
+        """There is an owner: it has answered."""
+        return True
+
+    def map(self, path: str, size: int, *, writable: bool) -> Any:
+        """A page that is read anew at every look."""
+        return Watched(self.open_read(path), size)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(f"{name}: the directory is on another machine")
+
+
+class AfarFile:
+    """One file of the owner's."""
+
+    def __init__(self, ask: Ask, path: str) -> None:
+        self._ask = ask
+        self._path = path
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes at the offset; fewer than `size` only at the end of the file."""
+        pieces = []
+        while size > 0:
+            wanted = min(size, READ_BYTES_MAX)
+            piece = self._ask(ReadFile(self._path, offset, wanted), bytes | None)
+            if piece is None:
+                raise _missing(self._path)
+            pieces.append(piece)
+            if len(piece) < wanted:
+                break
+            size -= wanted
+            offset += wanted
+        return b"".join(pieces)
+
+    def size(self) -> int:
+        """Found out by reading it: only `check` asks."""
+        return len(self.pread(1 << 40, 0))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Watched:
+    """A shared page: its end is what the owner has there at this moment.
+
+    Whoever asks for the beginning has looked at the end before, where the sequence number stands,
+    and gets the copy that was made then: one request, not two.
+    """
+
+    def __init__(self, file: AfarFile, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._copy = b""
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        if start or not self._copy:
+            self._copy = self._file.pread(self._size, 0)
+        return self._copy[start:stop]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Fetched:
+    """`Objects` of the owner, kept in a folder of this machine while the database is open."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.folder = tempfile.mkdtemp(prefix=PREFIX)
+        self._near = PyarrowObjects.open(self.folder)
+        self._turn = ThreadLock()
+
+    def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
+        self._fetch(key)
+        return self._near.read(key, offset, size)
+
+    def size(self, key: str) -> int:
+        self._fetch(key)
+        return self._near.size(key)
+
+    def put(self, key: str, data: Buffer) -> None:
+        self._ask(PutObject(key, bytes(data)), None)
+        self._near.put(key, data)
+
+    def list(self, folder: str = "", *, temporary: bool = False) -> Names:
+        """Only the owner knows."""
+        return []
+
+    def delete(self, key: str) -> None:
+        """Only the owner does."""
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _fetch(self, key: str) -> None:
+        with self._turn:
+            try:
+                self._near.size(key)
+                return
+            except FileNotFoundError:
+                pass
+            pieces: list[bytes] = []
+            while not pieces or len(pieces[-1]) == READ_BYTES_MAX:
+                offset = len(pieces) * READ_BYTES_MAX
+                piece = self._ask(ReadObject(key, offset, READ_BYTES_MAX), bytes | None)
+                if piece is None:
+                    raise _missing(key)
+                pieces.append(piece)
+            self._near.put(key, b"".join(pieces))
+
+
+class AfarPin:
+    """The oldest snapshot of this process, told to the owner; what `PinFile` is on one machine.
+
+    A pin is lowered at once and raised with the next beat: one that is too low holds GC back a
+    little longer, and nearly every transaction begins above it, without a request.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._turn = RLock()
+        self._ts: int = NEVER
+        self._told: int = NEVER
+
+    def write(self, ts: int) -> None:
+        """Pin that snapshot and all newer ones."""
+        with self._turn:
+            self._ts = ts
+            if ts < self._told:
+                self.tell()
+
+    def tell(self) -> None:
+        """Say how it is: now and then, and to an owner that has forgotten us."""
+        with self._turn:
+            self._told = self._ts
+            self._ask(PinSnapshot(self._ts), None)
+
+    def close(self) -> None:
+        """The session ends with the link."""
+
+    def abandon(self) -> None:
+        """In a forked child: the pin stays the parent's."""
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
