@@ -1,4 +1,4 @@
-"""A driver that loads a table and is killed on the way: `python -m tests.spark.victim <db> <stage>`.
+"""A driver that loads a table and is killed on the way: python -m tests.spark.victim <db> <stage>
 
 writing        as soon as a task has written a file
 committing     when the commit record is in the log's buffer and nobody has been told
