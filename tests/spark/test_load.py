@@ -73,6 +73,25 @@ def test_a_key_that_exists_is_an_error_before_anything_is_visible(
     with pytest.raises(DuplicateKeyError) as caught:
         hs.load(frame(spark, [600, 601, 601, 602]), db, "orders")
     assert "601" in str(caught.value)
+    assert caught.value.inside_input
+    assert names(db) == before
+
+
+def test_ten_duplicates_are_named_and_all_are_counted(spark: Any, db: hc.Database) -> None:
+    fill(db)
+    before = names(db)
+    with pytest.raises(DuplicateKeyError) as caught:
+        hs.load(frame(spark, [*range(20, 60), *range(500, 600)]), db, "orders")
+    assert len(caught.value.keys) == 10
+    assert set(caught.value.keys) <= set(range(20, 60))
+    assert caught.value.total == 40
+    assert not caught.value.inside_input
+    twice = frame(spark, [*range(700, 720), *range(700, 715)])
+    for mode in ("error", "upsert"):
+        with pytest.raises(DuplicateKeyError) as caught:
+            hs.load(twice, db, "orders", on_conflict=mode)
+        assert (len(caught.value.keys), caught.value.total) == (10, 15)
+        assert caught.value.inside_input
     assert names(db) == before
 
 
@@ -139,6 +158,11 @@ def test_bad_input_is_refused_before_the_job(spark: Any, db: hc.Database) -> Non
         hs.load(frame(spark, [1]), db, "orders", on_conflict="replace")
     with pytest.raises(UsageError):
         hs.load(pa.table({"id": [1]}), db, "orders")
+    for nothing in ("nowhere", None, 5):
+        with pytest.raises(UsageError, match="database"):
+            hs.load(frame(spark, [1]), nothing, "orders")
+        with pytest.raises(UsageError, match="database"):
+            hs.delete(frame(spark, [1]), nothing, "orders")
     assert db.core.engine.last_job_id == jobs
     null = spark.createDataFrame(pa.table({"id": pa.array([1, None], pa.int64())}))
     with pytest.raises(SchemaError):

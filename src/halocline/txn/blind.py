@@ -21,8 +21,8 @@ each key of a delete, stands in a side file that never joins the table.
 
 Invariants
 - `fixes` holds every own key that others have touched, as it stands after the last round.
-- What was encoded is never taken back: `late_nodes` adds to it, so the last round, under the lock,
-  costs what others did since the round before and not what the job is about.
+- What was encoded is hardly ever taken back: `late_nodes` adds to it, so the last round, under the
+  lock, costs what others did since the round before and not what the job is about.
 
 Not here: which keys others have touched (blindrounds.py).
 """
@@ -133,6 +133,12 @@ class Blind:
     def brings_objects(self) -> bool:
         """Only with objects may tombstones come that are overtaken: readers look out for them."""
         return bool(self.parts.data or self.parts.endings)
+
+    @property
+    def takes_back(self) -> bool:
+        """Must a row leave the record that nothing takes the place of? Added to it, a tombstone
+        would do that for scans; but the memtree would name the dead row, not the live one."""
+        return self.mode == "ignore" and not self._sent.keys().isdisjoint(self._fresh)
 
     @property
     def may_add(self) -> bool:

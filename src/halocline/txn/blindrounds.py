@@ -6,9 +6,9 @@
                          '-- objects have come, or a file would have to be read: once more outside
 
 Where others wrote single rows, memory alone tells what is live: whatever touched a key last has
-left its version in the memtree, or a tombstone and no version. So a round reads no object of the
-table; it does only when others have brought objects. The commit lock is taken for a moment in each
-round, to learn up to which timestamp everything is folded.
+left a young version in the memtree, or a tombstone and no such version. So a round reads no object
+of the table; it does only when others have brought objects. The commit lock is taken for a moment
+in each round, to learn up to which timestamp everything is folded.
 
 A TRUNCATE that ended objects wins over a job that found rows of the table: nothing is left of what
 it was told to update, to ignore or to delete. One that found none goes on.
@@ -88,7 +88,7 @@ class BlindRounds:
         """
         if self.changes.home.last_ts > self._since:
             self._round(self.changes.home.last_ts)
-        return not self._blind.brings_objects
+        return not self._blind.brings_objects or self._blind.takes_back
 
     def _round(self, until: int) -> int:
         """Look at all that came after the last round; returns how many keys that was."""
@@ -124,7 +124,7 @@ class BlindRounds:
             wanted = _keys_of(state, table)
             newest = locate_many(state, wanted, until, table=table).rowids.tolist()
         else:
-            newest = [_live(state, keys[at]) for at in places.tolist()]
+            newest = [_live(state, keys[at], self._since) for at in places.tolist()]
 
         def row_of(key: Any, rowid: int) -> Row:
             return read_row(state, key, rowid)
@@ -132,14 +132,19 @@ class BlindRounds:
         self._blind.settle(hits, keys, newest, row_of)
 
 
-def _live(state: TableState, key: Any) -> int:
-    """The newest version of a key that was touched in memory, 0 if that has ended."""
+def _live(state: TableState, key: Any, since: int) -> int:
+    """The live version of a key that single rows touched after `since`, 0 when there is none.
+
+    Such a version is as young as the touch. An older one that memory knows has ended: perhaps in an
+    object, which memory need not know.
+    """
     key = key.item() if isinstance(key, np.integer) else key
     rowid = state.tree.newest(key)
     if not rowid or state.deletes.find(rowid) is not None:
         return 0
-    truncated_at = state.shape.tier.last_truncate_ts
-    return 0 if truncated_at and 0 < state.stamp(rowid) < truncated_at else rowid
+    stamp = state.stamp(rowid)
+    # What came with a TRUNCATE has its very timestamp, and lives.
+    return rowid if stamp > since and stamp >= state.shape.tier.last_truncate_ts else 0
 
 
 def touched(state: TableState, since: int, until: int) -> Keys:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
+from tests.scenario.document import tables
 from tests.unit.txn.blindjobs import begin_job, between_rounds
 
 OPTIONS = hc.Options(
@@ -126,6 +127,30 @@ def test_delete_takes_what_is_there_at_its_commit(db: hc.Database) -> None:
     assert sorted((row["id"], row["_change"]) for row in changes) == [
         (key, "delete") for key in (0, 1, 40, 41, 60)
     ]
+
+
+def test_the_table_of_the_document_holds(db: hc.Database) -> None:
+    header, *lines = tables()["Blind jobs: when the job commits"]
+    assert header[1:] == ["blind upsert", "blind upsert a", "blind ignore", "blind delete"]
+    assert [line[0] for line in lines] == ["K is `1 1`", "K is absent"]
+    for place, line in enumerate(lines):
+        for column, cell in enumerate(line[1:]):
+            # K is there when the job begins, or is not; the end is the same.
+            for begins in (True, False):
+                key = 1000 + 100 * place + 10 * column + begins
+                if begins:
+                    db.run(lambda txn, key=key: txn.insert("t", {"id": key, "a": 9, "b": "9"}))
+                mode = ["upsert", "upsert", "ignore", "delete"][column]
+                given = rows([key], 2, "2")
+                job = begin_job(db, "t", mode, given.select(["id", "a"]) if column == 1 else given)
+                db.run(lambda txn, key=key: txn.delete("t", key))
+                if place == 0:
+                    db.run(lambda txn, key=key: txn.insert("t", {"id": key, "a": 1, "b": "1"}))
+                job.commit()
+                words = {"gone": None, "nothing": None}
+                expected = words[cell] if cell in words else tuple(cell.split())
+                found = now(db).get(key)
+                assert expected == (found and (str(found[0]), str(found[1] or "null")))
 
 
 @pytest.mark.parametrize("mode", ["upsert", "some", "ignore", "delete"])
