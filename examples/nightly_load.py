@@ -1,0 +1,82 @@
+"""Nightly load: files that another system left over night go into a table, new rows and changed ones.
+
+    python examples/nightly_load.py [DIRECTORY]
+
+    prices-<day>.csv, prices-<day>.parquet --Spark--> hs.load(on_conflict="upsert") --one commit-->
+
+A file is loaded under a token that is its name: run again after a crash, or by mistake, it changes
+nothing. Rows that are wrong stop the load before anything is visible.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+
+import halocline as hc
+from halocline import spark as hs
+
+COLUMNS = {"sku": str, "price": "decimal(12,2)", "stock": int, "day": "date"}
+TYPES = "sku string, price decimal(12,2), stock bigint, day date"
+
+
+def deliver(inbox: Path) -> None:
+    """What the other system does: two nights, the second with changed and new articles."""
+    inbox.mkdir(parents=True, exist_ok=True)
+    first = {"sku": [f"A{n:04}" for n in range(1000)], "price": ["9.99"] * 1000}
+    second = {"sku": [f"A{n:04}" for n in range(900, 1200)], "price": ["12.50"] * 300}
+    for day, night in (("2024-03-01", first), ("2024-03-02", second)):
+        count = len(night["sku"])
+        table = pa.table({**night, "stock": [7] * count, "day": [day] * count})
+        if day.endswith("01"):
+            pc.write_csv(table, inbox / f"prices-{day}.csv")
+        else:
+            typed = pa.schema([("price", pa.decimal128(12, 2)), ("day", pa.date32())])
+            for field in typed:
+                at = table.schema.get_field_index(field.name)
+                column = table.column(at)
+                column = column.cast(field.type)
+                table = table.set_column(at, field.name, column)
+            pq.write_table(table, inbox / f"prices-{day}.parquet")
+
+
+def load_file(session: Any, db: hc.Database, path: Path) -> hs.LoadReport:
+    """One file, all of it or nothing, once."""
+    reader = session.read.schema(TYPES)
+    if path.suffix == ".csv":
+        # A line that does not fit is an error, not a NULL.
+        frame = reader.options(header="true", mode="FAILFAST").csv(str(path))
+    else:
+        frame = reader.parquet(str(path))
+    return hs.load(frame, db, "prices", on_conflict="upsert", token=path.name)
+
+
+def run(home: Path) -> list[hs.LoadReport]:
+    """Load everything that lies in the inbox."""
+    deliver(home / "inbox")
+    session = hs.session()
+    reports = []
+    with hc.open(home / "shop") as db:
+        db.create_table("prices", COLUMNS, primary_key="sku", if_not_exists=True)
+        for path in sorted((home / "inbox").glob("prices-*")):
+            report = load_file(session, db, path)
+            reports.append(report)
+            done = "was loaded before" if report.already_committed else "loaded"
+            print(f"{path.name}: {done}, {report.inserted} new, {report.updated} changed")
+        total = db.sql("select count(*) as articles, max(price) as dearest from prices")
+        print(total.to_pylist()[0])
+    return reports
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        run(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            run(Path(directory))
