@@ -1,4 +1,4 @@
-"""Nightly load: files that another system left over night go into a table, new rows and changed ones.
+"""Nightly load: files that another system left over night become new and changed rows of a table.
 
     python examples/nightly_load.py [DIRECTORY]
 
@@ -23,27 +23,34 @@ import halocline as hc
 from halocline import spark as hs
 
 COLUMNS = {"sku": str, "price": "decimal(12,2)", "stock": int, "day": "date"}
+ARROW = pa.schema(
+    [
+        ("sku", pa.string()),
+        ("price", pa.decimal128(12, 2)),
+        ("stock", pa.int64()),
+        ("day", pa.date32()),
+    ]
+)
 TYPES = "sku string, price decimal(12,2), stock bigint, day date"
 
 
 def deliver(inbox: Path) -> None:
     """What the other system does: two nights, the second with changed and new articles."""
     inbox.mkdir(parents=True, exist_ok=True)
-    first = {"sku": [f"A{n:04}" for n in range(1000)], "price": ["9.99"] * 1000}
-    second = {"sku": [f"A{n:04}" for n in range(900, 1200)], "price": ["12.50"] * 300}
-    for day, night in (("2024-03-01", first), ("2024-03-02", second)):
-        count = len(night["sku"])
-        table = pa.table({**night, "stock": [7] * count, "day": [day] * count})
-        if day.endswith("01"):
-            pc.write_csv(table, inbox / f"prices-{day}.csv")
-        else:
-            typed = pa.schema([("price", pa.decimal128(12, 2)), ("day", pa.date32())])
-            for field in typed:
-                at = table.schema.get_field_index(field.name)
-                column = table.column(at)
-                column = column.cast(field.type)
-                table = table.set_column(at, field.name, column)
-            pq.write_table(table, inbox / f"prices-{day}.parquet")
+    pc.write_csv(_night("2024-03-01", range(1000), "9.99"), inbox / "prices-2024-03-01.csv")
+    second = _night("2024-03-02", range(900, 1200), "12.50")
+    pq.write_table(second, inbox / "prices-2024-03-02.parquet")
+
+
+def _night(day: str, articles: range, price: str) -> pa.Table:
+    count = len(articles)
+    texts = [
+        [f"A{number:04}" for number in articles],
+        [price] * count,
+        ["7"] * count,
+        [day] * count,
+    ]
+    return pa.table(texts, names=list(COLUMNS)).cast(ARROW)
 
 
 def load_file(session: Any, db: hc.Database, path: Path) -> hs.LoadReport:
