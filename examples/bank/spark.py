@@ -134,7 +134,12 @@ def _work(
                 )
             with meter.step("compact"):
                 _watch(
-                    screen, picture, writers, "compacting", lambda: _compact(session, db), session
+                    screen,
+                    picture,
+                    writers,
+                    "compacting",
+                    lambda: hs.compact(session, db, "orders"),
+                    session,
                 )
             if not screen.signal:
                 _conclude(report, meter, loaded, rows)
@@ -167,15 +172,6 @@ def _import(session: Any, rows: int) -> Any:
         "'imported' as state",
         "1 + id * 7919 % 50000 as cents",
     )
-
-
-def _compact(session: Any, db: hc.Database) -> None:
-    from halocline import spark as hs
-
-    if hasattr(hs, "compact"):
-        hs.compact(session, db, "orders")
-    else:
-        db.compact("orders")
 
 
 def _watch(
