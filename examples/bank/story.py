@@ -1,15 +1,16 @@
-"""The story: five chapters in a directory of its own, and the report.
+"""The story: six chapters in a directory of its own, and the report.
 
     1 live     transfers by several threads while SQL audits them
     2 race     the same transfers on Halocline and on SQLite
     3 crash    kill -9 in the middle of commits, recovery, nothing lost
     4 undo     a bad DELETE, put right with at=
     5 settle   rows move into objects, are tidied up, and are drawn
+    6 spark    a bulk load, compaction and a query on Spark, beside writers
     report     what was shown, with figures
 
-The bank of chapter 1 lives on in chapters 3 and 4; chapter 5 has a shop of its own. A chapter that
-is asked to stop ends with what it has, and no further one begins. However the story ends, its
-directory goes with it; the picture of chapter 5 stays where that was.
+The bank of chapter 1 lives on in chapters 3 and 4; chapters 5 and 6 have shops of their own. A
+chapter that is asked to stop ends with what it has, and no further one begins. However the story
+ends, its directory goes with it; the picture of chapter 5 stays where that was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from time import perf_counter
 
 import halocline as hc
-from bank import crash, live, race, settle, undo
+from bank import crash, live, race, settle, spark, undo
 from bank.report import Report, show_place
 from bank.screen import Screen
 
@@ -46,6 +47,8 @@ class Settings:
     keep: bool
     home: Path
     """Where the data directory is made."""
+    spark: bool = True
+    """Tell chapter 6 as well."""
 
 
 def tell(settings: Settings) -> int:
@@ -96,7 +99,7 @@ def _chapters(
 ) -> Sequence[Callable[[], None]]:
     bank, threads, seconds = place / "bank", settings.threads, settings.seconds
     kills = KILLS if seconds >= SHORT_SECONDS else KILLS_SHORT
-    return (
+    chapters = [
         lambda: live.run(screen, report, bank, threads=threads, seconds=seconds * LIVE_SHARE),
         lambda: race.run(screen, report, place, threads=threads, seconds=seconds * RACE_SHARE),
         lambda: crash.run(
@@ -111,7 +114,13 @@ def _chapters(
             threads=threads,
             seconds=seconds * SETTLE_SHARE,
         ),
-    )
+    ]
+    if settings.spark:
+        short = seconds < SHORT_SECONDS
+        chapters.append(
+            lambda: spark.run(screen, report, place / "mart", threads=min(threads, 4), short=short)
+        )
+    return chapters
 
 
 def _short(path: Path) -> Path:

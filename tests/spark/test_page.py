@@ -16,7 +16,7 @@ SETTING = "spark.sql.shuffle.partitions"
 
 def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) >= 4
     partitions = spark.conf.get(SETTING)
     with hc.open(tmp_path / "shop") as db:
         db.create_table("orders", {"id": int, "customer": int, "amount": int}, primary_key="id")

@@ -5,8 +5,9 @@
 Spark and DuckDB cast, round and divide differently depending on the type. This says which one it
 is when that is certain, and None otherwise; whoever needs to know then refuses.
 
-A column counts by its name alone, so a name that tables give different types, or that the statement
-itself gives to something (an alias), has no kind.
+A column counts by its name alone, so a name that tables give different types, or that a subquery
+gives to something (an alias), has no kind. An alias of the outermost SELECT can only be meant in
+its ORDER BY and the like.
 """
 
 from __future__ import annotations
@@ -86,8 +87,13 @@ class Kinds:
         for schema in schemas:
             for field in schema.arrow:
                 self._add(field.name.lower(), kind_of_type(field.type))
+        self._outer: set[str] = set()
         for alias in tree.find_all(exp.Alias):
-            if not (isinstance(alias.this, exp.Column) and alias.this.name == alias.alias):
+            if isinstance(alias.this, exp.Column) and alias.this.name == alias.alias:
+                continue
+            if _is_outermost(alias):
+                self._outer.add(alias.alias.lower())
+            else:
                 self._columns[alias.alias.lower()] = None
         for named in tree.find_all(exp.TableAlias):
             self._columns.update((column.name.lower(), None) for column in named.columns)
@@ -107,7 +113,7 @@ class Kinds:
 
     def _find(self, node: Any) -> Kind:
         if isinstance(node, exp.Column):
-            return self._columns.get(node.name.lower()) if len(node.parts) <= 2 else None
+            return self._of_column(node)
         if isinstance(node, exp.Placeholder):
             return self._of_value(node)
         if isinstance(node, exp.Literal):
@@ -128,6 +134,13 @@ class Kinds:
 
     def _add(self, name: str, kind: Kind) -> None:
         self._columns[name] = kind if self._columns.get(name, kind) == kind else None
+
+    def _of_column(self, node: exp.Column) -> Kind:
+        name = node.name.lower()
+        clause = (exp.Order, exp.Group, exp.Having, exp.Qualify)
+        if len(node.parts) > 2 or (name in self._outer and node.find_ancestor(*clause)):
+            return None
+        return self._columns.get(name)
 
     def _of_value(self, node: exp.Placeholder) -> Kind:
         place = place_of(node)
@@ -158,6 +171,11 @@ class Kinds:
         if kinds <= _WIDTH.keys():
             return max((kind for kind in kinds if kind is not None), key=_WIDTH.__getitem__)
         return None
+
+
+def _is_outermost(alias: exp.Alias) -> bool:
+    select = alias.parent_select
+    return select is not None and not select.find_ancestor(exp.Subquery, exp.CTE, exp.Select)
 
 
 def place_of(node: exp.Placeholder) -> int:
