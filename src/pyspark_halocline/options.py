@@ -96,8 +96,8 @@ def read_options(given: Mapping[str, str]) -> Settings:
         raise UsageError("uri= is not available in this version: give the path of the database")
     if _flag(options, "pushdown"):
         raise UsageError(
-            "pushdown cannot be right with this version of Spark: it keeps the filters of one query "
-            "for the next one of the same DataFrame; give where= instead"
+            "pushdown cannot be right with this version of Spark: it keeps the filters of one "
+            "query for the next one of the same DataFrame; give where= instead"
         )
     if all(name.lower() in options for name in _STARTS):
         raise UsageError(f"give {_STARTS[0]} or {_STARTS[1]}, not both")
