@@ -128,13 +128,16 @@ def test_a_feed_replayed_onto_an_empty_table_is_the_table(
             grow(db, random.Random(seed), 3)
 
 
-def test_foreach_batch_takes_each_batch_once(spark: Any, shop: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_path", [False, True], ids=["handle", "path"])
+def test_foreach_batch_takes_each_batch_once(
+    spark: Any, shop: Path, tmp_path: Path, by_path: bool
+) -> None:
     with hc.open(shop, options=OPTIONS) as db:
         with db.begin() as txn:
             txn.insert("orders", [{"id": n, "name": f"n{n}"} for n in range(20)])
         stream = source(spark.readStream, shop).load().drop("_change", "_commit_ts")
         checkpoint = tmp_path / "checkpoint"
-        write = hs.foreach_batch(db, "copy")
+        write = hs.foreach_batch(shop if by_path else db, "copy")
         finish(stream.writeStream.foreachBatch(write), checkpoint)
         first = db.visible_ts
         assert db.table("copy").count() == 20
