@@ -3,7 +3,9 @@
     to read    read-only: follows the log beside whoever owns the database, or reads a closed one
     to write   `halocline.open`: through the owner, or as the owner while the commit lasts
 
-A read never starts a database and never takes its lock, however many plans are made at once.
+A read never starts a database and never takes its lock, however many plans are made at once. A
+process that becomes the owner for the length of a commit does nothing else: how long the past is
+kept, and when rows move, is for those to say who own the database at other times.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from halocline.txn import Transaction
 PATIENCE_S: Final = 30.0
 """How long a commit waits for a database that is just changing hands."""
 PAUSE_S: Final = 0.2
+RETENTION: Final = "36500d"
 T = TypeVar("T")
 
 
@@ -30,7 +33,8 @@ def open_to_read(path: str) -> halocline.Database:
 def open_to_write(path: str) -> halocline.Database:
     """A handle that can commit; NotFoundError where there is no database, which is not made."""
     open_to_read(path).close()
-    return halocline.open(path)
+    quiet = halocline.Options(background=False)
+    return halocline.open(path, retention=RETENTION, options=quiet)
 
 
 def commit(path: str, token: Any, change: Callable[[Transaction], T]) -> T | None:
@@ -43,7 +47,7 @@ def commit(path: str, token: Any, change: Callable[[Transaction], T]) -> T | Non
     until = clock.monotonic() + PATIENCE_S
     while True:
         try:
-            with halocline.open(path) as db:
+            with open_to_write(path) as db:
                 return db.run(change, token=token)
         except UnavailableError:
             if clock.monotonic() > until:

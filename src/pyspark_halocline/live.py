@@ -4,12 +4,13 @@
     partition is only a slot, and the plan is made when the first task of a run asks for it.
 
     task --is there a plan of this run?--no--> open, plan, hold, write it down: the first one counts
-                                       '-yes-> read it; then every n-th part is the slot's
+                                       '-yes-> read the file of its slot
 
-The plan is a small file in the database's folder `staging`, named after the view and Spark's number
-of the run, so tasks that are tried again, and stages that are computed again, read the same rows.
-Two plans of one snapshot may differ in their files (a flush came between), so of two tasks that
-plan at the same time one must give way. Plans go when their lease is over.
+A plan is a folder in the database's folder `staging`, named after the view and Spark's number of
+the run, with a file for each slot; so tasks that are tried again, and stages that are computed
+again, read the same rows. Two plans of one snapshot may differ in their files (a flush came
+between), so of two tasks that plan at the same time one must give way. Plans go when their lease is
+over.
 
 This needs the database's own folder on the executor's machine. With `at` the snapshot is fixed when
 it is planned, and executors need only the objects.
@@ -17,7 +18,8 @@ it is planned, and executors need only the objects.
 
 from __future__ import annotations
 
-import os
+import errno
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,7 +66,7 @@ class Slot(InputPartition):
 
 
 class _Plan(msgspec.Struct):
-    """What the tasks of one run read: where, and the parts as (files, dead RowIDs, rows)."""
+    """What one slot reads in one run: where, and the parts as (files, dead RowIDs, rows)."""
 
     root: str
     schema: dict[str, Any]
@@ -79,13 +81,13 @@ _decode = msgspec.msgpack.Decoder(_Plan, strict=False).decode
 def live_parts(slot: Slot) -> Iterator[Part]:
     """The slot's share of the run that this task belongs to."""
     view = slot.view
-    file = Path(view.path, FOLDER, f"{view.name}-{_run()}{ENDING}")
-    if not file.exists():
-        _write(file, _make(view))
-        _sweep(file.parent, view.lease_s)
-    plan = _read(file)
+    folder = Path(view.path, FOLDER, f"{view.name}-{_run()}{ENDING}")
+    if not folder.exists():
+        _write(folder, _make(view), slot.count)
+        _sweep(folder.parent, view.lease_s)
+    plan = _read(folder / str(slot.number))
     wanted = Wanted(plan.root, plan.schema, plan.ts, view.columns, view.where)
-    for files, dead, rows in plan.parts[slot.number :: slot.count]:
+    for files, dead, rows in plan.parts:
         yield Part(wanted, tuple(files), dead, rows)
 
 
@@ -111,18 +113,23 @@ def _make(view: View) -> _Plan:
     return plan
 
 
-def _write(file: Path, plan: _Plan) -> None:
-    """Write a plan down, unless another task has been faster: a link never replaces a file."""
-    data = _encode(plan)
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    draft = file.with_name(f"{SystemClock().random_bytes(12).hex()}.tmp")
-    draft.touch(mode=0o600)
-    draft.write_bytes(xxhash.xxh3_128_digest(data) + data)
+def _write(folder: Path, plan: _Plan, count: int) -> None:
+    """Write a plan down, unless another task has been faster: a rename never replaces a folder
+    that is not empty."""
+    draft = folder.with_name(f"{SystemClock().random_bytes(12).hex()}.tmp")
+    draft.mkdir(mode=0o700, parents=True)
+    for number in range(count):
+        share = _Plan(plan.root, plan.schema, plan.ts, plan.parts[number::count])
+        data = _encode(share)
+        file = draft / str(number)
+        file.touch(mode=0o600)
+        file.write_bytes(xxhash.xxh3_128_digest(data) + data)
     try:
-        with suppress(FileExistsError):
-            os.link(draft, file)
-    finally:
-        draft.unlink()
+        draft.rename(folder)
+    except OSError as error:
+        shutil.rmtree(draft)
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _read(file: Path) -> _Plan:
@@ -139,4 +146,4 @@ def _sweep(folder: Path, lease_s: float) -> None:
     for path in (*folder.glob(f"*{ENDING}"), *folder.glob("*.tmp")):
         with suppress(OSError):
             if now_s - path.stat().st_mtime > max(lease_s, 3600.0):
-                path.unlink()
+                shutil.rmtree(path)

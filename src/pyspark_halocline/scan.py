@@ -4,8 +4,7 @@
     at missing   live: each run of the query plans for itself         partitions are slots (live.py)
 
 Filters of Spark's are not taken: Spark 4.3 keeps the plan that it made with the filters of one
-query and uses it for the next query of the same DataFrame, which then lacks rows. `where` says the
-same.
+query, uses it for the next query of the same DataFrame, and that lacks rows. `where` is safe.
 
 Not here: what a part is (parts.py).
 """

@@ -19,7 +19,9 @@ def example(name: str) -> Any:
 
 
 def test_a_stream_into_a_table_that_is_queried_meanwhile(spark: Any, tmp_path: Path) -> None:
-    assert example("sink_and_query").main(tmp_path) == 600
+    seen = example("sink_and_query").main(tmp_path)
+    spark.catalog.dropTempView("clicks")
+    assert seen == [200, 200, 400, 400, 600, 600]
 
 
 def test_the_change_feed_as_parquet(spark: Any, tmp_path: Path) -> None:

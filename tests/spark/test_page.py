@@ -26,15 +26,19 @@ def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
             txn.insert("customers", {"customer": 1})
         db.snapshot("before-migration")
         fresh = pa.table({"id": range(10, 20), "customer": [1] * 10, "amount": [7] * 10})
-        names = {"db": db, "df": spark.createDataFrame(fresh)}
+        db.create_table("copy", {"id": int, "customer": int, "amount": int}, primary_key="id")
+        checkpoint = str(tmp_path / "checkpoint")
+        names = {"db": db, "df": spark.createDataFrame(fresh), "checkpoint": checkpoint}
         try:
             for block in blocks:
                 exec(block, names)
         finally:
             spark.conf.set(SETTING, partitions)
+            spark.catalog.dropTempView("live")
         assert names["orders"].collect()[0].asDict() == {"id": 1, "amount": 500}
         assert names["report"].inserted == 10
         # Deleted by key and loaded once more, under a token.
         assert db.table("orders").count() == 11
+        assert db.table("copy").count() == 11
         assert names["hs"].release(spark, db) == 2
         assert db.check() == []

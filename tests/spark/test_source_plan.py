@@ -103,9 +103,12 @@ def test_a_live_read_is_planned_anew_by_each_run(
     monkeypatch.setattr(live, "_run", lambda: "3")
     list(reader.read(slots[0]))
     assert not plans[0].exists()
-    plans[1].write_bytes(plans[1].read_bytes()[:-1])
+    live._write(plans[1], live._make(slots[0].view), 2)  # by a task that was slower
+    assert not list(plans[1].parent.glob("*.tmp"))
+    file = plans[1] / "0"
+    file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(hc.CorruptionError):
-        live._read(plans[1])
+        live._read(file)
 
 
 def test_a_predicate_leaves_out_files(db: hc.Database) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +128,16 @@ def test_a_feed_replayed_onto_an_empty_table_is_the_table(
             grow(db, random.Random(seed), 3)
 
 
-def test_foreach_batch_takes_each_batch_once(spark: Any, shop: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_path", [False, True], ids=["handle", "path"])
+def test_foreach_batch_takes_each_batch_once(
+    spark: Any, shop: Path, tmp_path: Path, by_path: bool
+) -> None:
     with hc.open(shop, options=OPTIONS) as db:
         with db.begin() as txn:
             txn.insert("orders", [{"id": n, "name": f"n{n}"} for n in range(20)])
         stream = source(spark.readStream, shop).load().drop("_change", "_commit_ts")
         checkpoint = tmp_path / "checkpoint"
-        write = hs.foreach_batch(db, "copy")
+        write = hs.foreach_batch(shop if by_path else db, "copy")
         finish(stream.writeStream.foreachBatch(write), checkpoint)
         first = db.visible_ts
         assert db.table("copy").count() == 20
@@ -152,3 +158,48 @@ def test_an_offset_that_has_expired_is_told(spark: Any, shop: Path, tmp_path: Pa
     stream = source(spark.readStream, shop, startingTimestamp=old).load().selectExpr(*SHOWN)
     with pytest.raises(Exception, match="SnapshotExpiredError"):
         finish(source(stream.writeStream, shop, "events"), tmp_path / "checkpoint")
+
+
+def test_all_of_it_works_while_the_database_is_open(
+    spark: Any, shop: Path, tmp_path: Path, holder: Any
+) -> None:
+    """Reads, writes and streams, beside this process or another one that has the database."""
+    holder(shop)
+    chance = random.Random(12)
+    with hc.open(shop, options=OPTIONS) as db:
+        for _ in range(2):
+            grow(db, chance, 2)
+            stream = source(spark.readStream, shop, maxCommitsPerTrigger=1).load()
+            writer = source(stream.writeStream, shop, "copy", onConflict="changes")
+            finish(writer, tmp_path / "checkpoint")
+            expected = plain(db.table("orders").to_arrow().to_pylist())
+            assert plain(db.table("copy").to_arrow().to_pylist()) == expected
+            read = source(spark.read, shop, "copy").load()
+            assert plain(read.toArrow().to_pylist()) == expected
+        more = spark.range(1000, 1500).selectExpr("id", "'spark' as name")
+        source(more.write, shop).mode("append").save()
+        assert db.sql("select count(*) from orders where name = 'spark'")[0][0].as_py() == 500
+        with db.begin() as txn:
+            assert txn.get("orders", 1499)["name"] == "spark"
+        assert db.check() == []
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def holder(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Who has the database: nobody but the test, or a process that was there before it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def hold(path: Path) -> None:
+        if request.param == "elsewhere":
+            code = "import sys, halocline as hc; db = hc.open(sys.argv[1]); print(); input()"
+            command = [sys.executable, "-c", code, str(path)]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            assert process.stdout is not None
+            process.stdout.readline()
+            started.append(process)
+
+    yield hold
+    for process in started:
+        process.communicate("\n", timeout=60)
+        assert process.returncode == 0

@@ -1,0 +1,65 @@
+"""Leases: a snapshot that is held by nobody's process, for as long as was asked and no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halocline.checkpoint.leases import read_leases, write_lease
+from halocline.checkpoint.pins import PINS_DIRECTORY, Pin, PinFile, read_pins
+from halocline.clock import ManualClock
+from halocline.store import LocalFiles
+from halocline.store.faulty import FaultyFiles
+
+
+@pytest.fixture(params=["memory", "disk"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return FaultyFiles() if request.param == "memory" else LocalFiles(tmp_path)
+
+
+def test_a_lease_holds_its_snapshot_until_it_is_over(files: Any) -> None:
+    clock = ManualClock()
+    assert read_leases(files, clock) == []
+    write_lease(files, clock, 70, 100.0)
+    clock.advance(50)
+    write_lease(files, clock, 90, 100.0)
+    assert {pin.ts for pin in read_leases(files, clock)} == {70, 90}
+    clock.advance(49.9)
+    assert {pin.ts for pin in read_leases(files, clock)} == {70, 90}
+    clock.advance(10.2)
+    assert read_leases(files, clock) == [Pin(0, 90)]
+    clock.advance(100)
+    assert read_leases(files, clock) == []
+    assert files.list(PINS_DIRECTORY) == []
+
+
+def test_leases_of_one_snapshot_at_about_the_same_time_are_one(files: Any) -> None:
+    clock = ManualClock()
+    for _ in range(100):
+        write_lease(files, clock, 70, 100.0)
+        clock.advance(0.1)
+    assert 1 <= len(files.list(PINS_DIRECTORY)) <= 2
+    clock.advance(89)
+    assert read_leases(files, clock), "the last of them runs for as long as it was given"
+
+
+def test_leases_and_locked_pins_leave_each_other_alone(files: Any) -> None:
+    clock = ManualClock()
+    pin = PinFile(files, clock, 11)
+    pin.write(50)
+    write_lease(files, clock, 70, 100.0)
+    assert read_pins(files) == [Pin(11, 50)]
+    assert read_leases(files, clock) == [Pin(0, 70)]
+    pin.close()
+    assert read_pins(files) == []
+    assert read_leases(files, clock) == [Pin(0, 70)]
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 40, b"{}", b'{"ts": "x", "until_us": 1}', b"[1]"])
+def test_what_is_no_lease_is_removed(files: Any, data: bytes) -> None:
+    files.makedirs(PINS_DIRECTORY)
+    files.write(f"{PINS_DIRECTORY}/7-9.lease", data)
+    assert read_leases(files, ManualClock()) == []
+    assert files.list(PINS_DIRECTORY) == []
