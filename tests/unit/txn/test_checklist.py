@@ -1,4 +1,4 @@
-"""Rules of the checklist that are about a whole transaction, seen from outside and in its record."""
+"""Rules of the checklist about a whole transaction, seen from outside and in its record."""
 
 from __future__ import annotations
 
