@@ -72,7 +72,7 @@ def stream(data: Any) -> tuple[Any, Iterator[Any]]:
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise SchemaError(f"{name} cannot be read as a table: {error}") from error
+        raise SchemaError(f"{name} cannot be read as a table: {_reason(error)}") from error
     return reader.schema, _batches(reader, name)
 
 
@@ -84,8 +84,13 @@ def _batches(reader: Any, name: str) -> Iterator[Any]:
             except StopIteration:
                 return
             except (pa.ArrowException, TypeError, ValueError) as error:
-                raise SchemaError(f"{name} cannot be read as a table: {error}") from error
+                raise SchemaError(f"{name} cannot be read as a table: {_reason(error)}") from error
             yield batch
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the trace that Arrow adds to an error of somebody's Python code."""
+    return str(error).partition(". Detail: Python exception")[0]
 
 
 def is_rows(data: Any) -> bool:
@@ -101,7 +106,8 @@ def read(data: Any) -> Any:
     try:
         table = _read(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise SchemaError(f"{type(data).__name__} cannot be read as a table: {error}") from error
+        name = type(data).__name__
+        raise SchemaError(f"{name} cannot be read as a table: {_reason(error)}") from error
     for field, column in zip(table.schema, table.columns, strict=True):
         try:
             column.validate(full=True)

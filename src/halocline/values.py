@@ -113,6 +113,8 @@ def decimal_zero(scale: int) -> Decimal:
 
 
 def _refuse(value: Any, wanted: str, hint: str = "") -> Unfit:
+    if isinstance(value, (list, np.ndarray)) and wanted not in ("a list", "a mapping"):
+        hint = "one value is wanted; many rows are a list of dicts, or an Arrow table"
     tail = f"; {hint}" if hint else ""
     return Unfit(f"{show(value)} ({type(value).__name__}) is not {wanted}{tail}")
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from halocline.store.faulty import FaultyFiles, Operation
@@ -45,29 +46,44 @@ def live(durability: str, script: Callable[[Life], None], seed: int = 0) -> Live
     lives: Lives = {}
     life = Life(FaultyFiles(), durability)
     files, chance = life.files, random.Random(seed)
+
+    def look(operation: Operation, partly: Callable[[int], object] | None) -> None:
+        number = operation.number
+        lives[Point(number, "before", None, operation)] = _ended(life, copy_of(files))
+        if operation.kind == "write" and partly is not None:
+            keep = chance.randrange(1, operation.size + 1)
+            torn = _ended(life, _torn(files, partly, keep))
+            lives[Point(number, "inside", keep, operation)] = torn
+
+    with watched(files, look):
+        assert life.play(script)
+    end = Point(len(files.operations) + 1, "before", None, None)
+    lives[end] = _ended(life, copy_of(files))
+    life.stop()
+    return lives
+
+
+@contextmanager
+def watched(
+    files: FaultyFiles, look: Callable[[Operation, Callable[[int], object] | None], None]
+) -> Iterator[None]:
+    """Look at the disk just before each operation that changes it."""
     run = files.sequence.run
 
-    def watched(kind: str, path: str, act: Any, **rest: Any) -> Any:
+    def looked_at(kind: str, path: str, act: Any, **rest: Any) -> Any:
         if kind in READS:
             return run(kind, path, act, **rest)
         with files.sequence.mutex:
             number = len(files.sequence.operations) + 1
             offset, size = rest.get("offset", 0), rest.get("size", 0)
-            operation = Operation(number, kind, path, offset, size)
-            lives[Point(number, "before", None, operation)] = _ended(life, copy_of(files))
-            if kind == "write":
-                keep = chance.randrange(1, size + 1)
-                torn = _torn(files, rest["partly"], keep)
-                lives[Point(number, "inside", keep, operation)] = _ended(life, torn)
+            look(Operation(number, kind, path, offset, size), rest.get("partly"))
             return run(kind, path, act, **rest)
 
-    files.sequence.run = watched
-    assert life.play(script)
-    end = Point(len(files.operations) + 1, "before", None, None)
-    lives[end] = _ended(life, copy_of(files))
-    files.sequence.run = run
-    life.stop()
-    return lives
+    files.sequence.run = looked_at  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        files.sequence.run = run  # type: ignore[method-assign]
 
 
 def _ended(life: Life, files: FaultyFiles) -> Life:

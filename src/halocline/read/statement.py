@@ -80,7 +80,8 @@ def _parse_query(text: str) -> Query:
     tree = _parse_one(text)
     intruder = tree.find(*_OTHERS)
     if not isinstance(tree, _READS) or intruder is not None:
-        kind = (intruder or tree).key.upper()
+        found = intruder or tree
+        kind = (found.name if isinstance(found, exp.Command) else found.key).upper()
         hint = "write through the transaction's methods"
         raise UsageError(f"only SELECT runs here, not {kind}; {hint}")
     for lateral in tree.find_all(exp.Lateral):
@@ -244,11 +245,13 @@ def _text(text: object) -> str:
 def _parse_one(text: str, shown: str | None = None) -> exp.Expr:
     named = text if shown is None else shown
     try:
-        trees = [tree for tree in sqlglot.parse(text, read="duckdb") if tree is not None]
+        parsed = sqlglot.parse(text, read="duckdb")
     except sqlglot.errors.SqlglotError as error:
         raise UsageError(f"cannot parse {named!r}: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise UsageError("the statement is nested too deeply") from None
+    # A comment behind the last semicolon is no statement.
+    trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     if len(trees) != 1:
         raise UsageError(f"expected one statement, found {len(trees)} in {named!r}")
     return trees[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -255,3 +256,25 @@ def test_a_table_without_a_key_refuses_what_needs_one(txn: Any) -> None:
     ):
         with pytest.raises(hc.UsageError, match="no primary key"):
             getattr(txn, verb)("events", *arguments)
+
+
+def test_columns_instead_of_rows_get_a_hint(db: Any) -> None:
+    """A dict is one row, whatever pandas makes of it."""
+    db.create_table("columns", {"id": int, "v": str}, primary_key="id")
+    for rows in ({"id": [1, 2], "v": ["a", "b"]}, {"id": np.arange(2), "v": "a"}):
+        with pytest.raises(hc.SchemaError, match="many rows are a list of dicts, or an Arrow"):
+            db.run(lambda txn, rows=rows: txn.insert("columns", rows))
+    assert db.table("columns").count() == 0
+
+
+def test_a_stream_whose_source_fails_says_why_and_leaves_nothing(db: Any) -> None:
+    db.create_table("streamed", {"id": int}, primary_key="id")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": pa.array([1, 2])})
+        raise ValueError("the source broke")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), batches())
+    with pytest.raises(hc.SchemaError, match=r"the source broke$"):
+        db.run(lambda txn: txn.insert("streamed", reader))
+    assert db.table("streamed").count() == 0

@@ -114,6 +114,7 @@ def test_the_error_names_the_statement(shop_db: Any) -> None:
         ("select * from read_csv('x')", "READ_CSV"),
         ("select * from nope.orders", "nope.orders"),
         ("selct 1", "selct 1"),
+        ("explain select 1", "EXPLAIN"),
     ):
         with pytest.raises(hc.UsageError, match=word):
             shop_db.sql(text)

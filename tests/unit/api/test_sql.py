@@ -296,3 +296,8 @@ def test_a_snapshot_keeps_its_tables_when_they_are_dropped_and_made_again(own_db
         assert own_db.sql("select * from orders").to_pylist() == [{"other": 7}]
         assert own_db.begin().get("orders", 7) == {"other": 7}
     old.rollback()
+
+
+@pytest.mark.parametrize("tail", [";", " ; ", "; -- done", ";;", "\n-- done\n", "/* done */ ;"])
+def test_a_statement_may_end_in_semicolons_and_comments(db: Any, tail: str) -> None:
+    assert db.sql(f"select 1 as a{tail}").to_pylist() == [{"a": 1}]

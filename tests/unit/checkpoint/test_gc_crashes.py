@@ -9,14 +9,16 @@ still ends below the floor; never the reverse.
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import NamedTuple
 
 import pytest
 
 from halocline import Database, HaloclineError
 from halocline.clock import ManualClock
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
-from tests.sim.history import digest
+from halocline.store.faulty import FaultyFiles, Operation
+from tests.sim.history import copy_of, digest
+from tests.sim.moments import watched
 from tests.unit.checkpoint.rig import World, seen
 from tests.unit.read.moving import TINY, bulk_insert, flush, let_go, merge, move, truncate
 
@@ -83,16 +85,28 @@ class Life:
         self.acknowledged = len(self.expected) - 1
 
 
-def _play(durability: str, crash: int, moment: Any) -> Life:
+class End(NamedTuple):
+    """A moment at which the life could have ended, and what it had been promised by then."""
+
+    operation: Operation
+    life: Life
+    files: FaultyFiles
+
+
+def _ends(durability: str) -> tuple[Life, list[End]]:
+    """The whole life, and every end that it could have come to."""
     life = Life(FaultyFiles(), durability)
-    if crash:
-        life.world.files.crash(crash, moment)
-    try:
+    files, ends = life.world.files, []
+
+    def look(operation: Operation, partly: object) -> None:
+        then = copy.copy(life)
+        then.expected = list(life.expected)
+        then.snapshots = dict(life.snapshots)
+        ends.append(End(operation, then, copy_of(files)))
+
+    with watched(files, look):
         life.play()
-    except (SimulatedCrash, HaloclineError):  # the log may notice first and tell others so
-        if not crash:
-            raise
-    return life
+    return life, ends
 
 
 def _verify(life: Life, files: FaultyFiles, what: str) -> None:
@@ -145,25 +159,19 @@ def _check_rows(life: Life, db: Database, what: str) -> None:
 
 @pytest.mark.parametrize("durability", ["sync", pytest.param("async", marks=pytest.mark.sim)])
 def test_a_crash_at_any_operation_neither_loses_nor_leaks_a_file(durability: str) -> None:
-    life = _play(durability, 0, "before")
-    operations = life.world.files.operations
-    points = [op for op in operations if op.number in set(life.world.files.crash_points())]
-    assert sum(op.kind == "delete" for op in points) > 10, "the script collects"
+    """At every one of them, with all that was not synced lost, and with some of it."""
+    life, ends = _ends(durability)
+    assert sum(end.operation.kind == "delete" for end in ends) > 10, "the script collects"
     _verify(life, life.world.files.crash_image(none=True), "at the end")
-    told, verified = set(), set()
-    for number, point in enumerate(points):
-        # What changes the store of objects is cut at every step; of the rest every fifth operation.
-        if point.kind not in ("delete", "put") and number % 5:
-            continue
-        for moment in ("before", "inside") if point.kind in ("delete", "put") else ("before",):
-            life = _play(durability, point.number, moment)
-            for image in (None, 1):
-                files = life.world.files.crash_image(seed=image or 0, none=image is None)
-                told.add(point.number)
-                # After a sync there is nothing to lose: many images are equal.
-                same = (digest(files), *files.objects.list(), life.acknowledged, len(life.expected))
-                if same not in verified:
-                    verified.add(same)
-                    _verify(life, files, f"{moment} {point}, image {image}")
-    assert len(told) > 50
+    verified = set()
+    for end in ends:
+        for image in (None, 1):
+            files = end.files.crash_image(seed=image or 0, none=image is None)
+            # After a sync there is nothing to lose: many images are equal.
+            promised = (end.life.acknowledged, len(end.life.expected))
+            same = (digest(files), *files.objects.list(), *promised)
+            if same not in verified:
+                verified.add(same)
+                _verify(end.life, files, f"before {end.operation}, image {image}")
+    assert len(ends) > 150
     assert len(verified) > 60
