@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import budget, disk, engine, large, ours, scans, sqlite, tiers
+from bench import budget, disk, engine, large, ours, scans, sparkwrite, sqlite, tiers
 from bench.harness import Case, Measurement, Side, anew
 
 FULL = "SQLite, synchronous=FULL"
@@ -94,6 +94,7 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "singles": 500 if quick else 5_000,
             },
         ),
+        *sparkwrite.measurements(quick=quick),
     ]
 
 
