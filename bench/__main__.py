@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import cases, machine, report
+from bench import cases, machine, measured, report
 from bench.harness import run_case, run_measurement
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
@@ -55,7 +55,7 @@ def _run(console: Console, place: Path, arguments: argparse.Namespace) -> list[r
                 result = run_case(case, place, peers_only=arguments.peers_only)
             lines += report.case_lines(result)
             shutil.rmtree(place, ignore_errors=True)
-    for measurement in cases.measurements(quick=arguments.quick):
+    for measurement in measured.measurements(quick=arguments.quick):
         if arguments.only in measurement.name and not arguments.peers_only:
             with console.status(f"{measurement.name}: {measurement.title}"):
                 figures = run_measurement(measurement, place)

@@ -1,0 +1,111 @@
+"""What is measured without a peer, or brings its own: memory, opening, replay, and Spark.
+
+    cases.py      two sides in turns, one ratio
+    measured.py   one function each, which reports lines of its own
+
+The functions are in the files that the imports name; here is how large each of them is.
+"""
+
+from __future__ import annotations
+
+from bench import budget, engine, sparkcompact, sparkread, sparkwrite, tiers
+from bench.harness import Measurement
+
+
+def measurements(*, quick: bool) -> list[Measurement]:
+    """Everything that has none."""
+    tails = (2_500, 5_000, 10_000) if quick else (25_000, 50_000, 100_000)
+    return [
+        Measurement(
+            name="replay",
+            title="Replay at open, single-row commits",
+            measure=engine.replay,
+            settings={"tails": tails},
+        ),
+        Measurement(
+            name="open",
+            title="Opening from a checkpoint",
+            measure=engine.opening,
+            settings={
+                "commits": 1_000 if quick else 10_000,
+                "tables": 20 if quick else 100,
+                "rounds": 5 if quick else 15,
+            },
+        ),
+        Measurement(
+            name="memory",
+            title="Memory per row of L0",
+            measure=engine.memory,
+            # A little more than whole pages, so that nearly every row is in a frozen one.
+            settings={
+                "bulk_rows": 100_000 if quick else 500_000,
+                "single_rows": 16_484 if quick else 65_636,
+            },
+        ),
+        Measurement(
+            name="point-object",
+            title="Point get out of objects",
+            measure=tiers.point_object,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "reads": 500 if quick else 5_000,
+            },
+        ),
+        Measurement(
+            name="writers-beside",
+            title="Durable commits beside the mover and an endless query",
+            measure=tiers.writers_beside,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "seconds": 2.0 if quick else 8.0,
+            },
+        ),
+        Measurement(
+            name="memory-budget",
+            title="Memory while a table outgrows its budget",
+            measure=budget.memory_budget,
+            settings={
+                "budget_mib": 256,
+                "times": 4 if quick else 20,
+                "upserts": 5 if quick else 40,
+                "singles": 500 if quick else 5_000,
+            },
+        ),
+        *_spark(quick),
+    ]
+
+
+def _spark(quick: bool) -> list[Measurement]:
+    """Through Spark next to Spark's own reader and writer; limits are on the ratio of times."""
+    scale, rounds = (0.1, 2) if quick else (1, 5)
+    return [
+        Measurement(
+            name="spark-scan",
+            title="Spark, lineitem through hs.table against read.parquet on the same files",
+            measure=sparkread.scan,
+            settings={"scale": scale, "rounds": rounds},
+        ),
+        Measurement(
+            name="spark-planning",
+            title="Spark, planning a table of many objects",
+            measure=sparkread.planning,
+            settings={"objects": 1000, "tombstones": 100_000},
+        ),
+        Measurement(
+            name="spark-tpch",
+            title="Spark, 22 queries of TPC-H through hs.attach against views over the same files",
+            measure=sparkread.queries,
+            settings={"scale": scale, "rounds": 1 if quick else 3},
+        ),
+        Measurement(
+            name="spark-compact",
+            title="Compaction on Spark: 100 overlapping objects, 5 % dead",
+            measure=sparkcompact.spark_compact,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "objects": 100,
+                "rounds": 1 if quick else 3,
+            },
+        ),
+        *sparkwrite.measurements(quick=quick),
+    ]
