@@ -80,6 +80,7 @@ PLAIN = (
     "select o.id, c.town from orders o left join customers c on o.id = c.id and c.town <> 'York'",
     "select o.id, c.id from orders o full join customers c on o.id = c.id where o.id is null",
     "select id, town, amount from orders join customers using (id)",
+    "select cast(id as varchar(1)), cast(day as varchar) from orders",
     "select cast(sum(small) as bigint) as small, cast(max(amount) as int) as id from orders",
     "select count(*) from orders, customers where orders.small = customers.id",
     "select id from orders semi join customers on orders.small = customers.id",
