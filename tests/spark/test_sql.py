@@ -272,6 +272,8 @@ def test_the_past_and_streams(db: hc.Database) -> None:
         "select cast(real as varchar) from orders",
         "select round(real, 1) from orders",
         "select substring(name, -2) from orders",
+        "select cast(small as int) from (select real as small from orders) q",
+        "with q as (select real as id from orders) select cast(id as int) from q",
         "select * from orders asof join customers on orders.id >= customers.id",
         "select * from orders join customers using (id)",
         "select * from range(3)",
