@@ -229,6 +229,8 @@ class _Rewriter:
         target, source = kind_of_name(node.to), self._kinds.of(node.this)
         if target is None or source not in _CASTS[target]:
             raise _refused(node)
+        if target == "string":  # of any length: DuckDB does not cut, whatever length is given
+            return exp.cast(node.this.copy(), exp.DataType.build("text"))
         if target == "time":  # sqlglot does not know that Spark has it
             return node.this if source == "time" else _call("to_time", node.this.copy())
         if target == "int" and source in ("decimal", "float"):
@@ -368,6 +370,6 @@ def _is_count(node: Any, least: int = 0) -> bool:
 def _refused(what: exp.Expr | str) -> UsageError:
     shown = what if isinstance(what, str) else what.sql(dialect="duckdb")
     return UsageError(
-        f"no form in Spark is known to give the same rows for: {shown}; run it with "
-        f"engine='local', or in Spark's own words with halocline.spark.attach"
+        f"no form in Spark is known to give the same rows for: {shown}; leave it to the local "
+        f"engine, or say it in Spark's own words with halocline.spark.attach or a DataFrame"
     )

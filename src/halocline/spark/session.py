@@ -14,11 +14,13 @@ Not here: which session a DataFrame of the caller's belongs to (the DataFrame kn
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from halocline.errors import UsageError
@@ -39,6 +41,8 @@ _DEFAULTS: dict[str, str] = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 _ALWAYS = ("spark.sql.timeType.enabled", "spark.sql.sources.parallelPartitionDiscovery.threshold")
+# Every error would be on the terminal as a hundred lines of JSON before it reaches the caller.
+_LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _BROKEN_RULE = "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion"
 
@@ -62,6 +66,8 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
         mark_streams()
         return prepare(found)
     check_java()
+    for name in _LOUD:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     where = master or os.environ.get("SPARK_MASTER") or "local[*]"
     builder = SparkSession.builder.master(where).appName("halocline")
     for name, value in {**_DEFAULTS, **_of_the_machine(where), **given}.items():

@@ -413,6 +413,6 @@ def test_the_numbers_of_numpy_and_arrow_are_not_silently_misread(own_db: Any) ->
 
 
 def test_an_unknown_engine_is_refused(shop_db: Any) -> None:
-    for engine in ("spark", "", None):
+    for engine in ("duck", "", None):
         with pytest.raises(hc.UsageError, match="engine"):
             shop_db.sql("select 1", engine=engine)
