@@ -1,6 +1,6 @@
 """A handle that is not the owner offers what the owner does, with the same errors.
 
-Both handles live in this process; they talk through the socket all the same.
+All handles live in this process; they talk through a socket, or through Flight, all the same.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ def owner(tmp_path: Path) -> Iterator[hc.Database]:
         assert not db.check()
 
 
-@pytest.fixture
-def node(owner: hc.Database) -> Iterator[hc.Database]:
-    with hc.open(owner.path, options=OPTIONS) as db:
+@pytest.fixture(params=["near", "afar"])
+def node(owner: hc.Database, request: pytest.FixtureRequest) -> Iterator[hc.Database]:
+    """Through the socket of this machine, or as if from another one."""
+    if request.param == "near":
+        db = hc.open(owner.path, options=OPTIONS)
+    else:
+        server = owner.serve()
+        db = hc.connect(server.uri, server.token, options=OPTIONS)
+    with db:
         assert db.role == "node"
         yield db
         assert not db.check()
@@ -271,7 +277,8 @@ def test_closing_leaves_nothing_behind(tmp_path: Path) -> None:
         node.begin()
 
 
-def test_a_forked_child_cannot_use_the_connection(owner: hc.Database, node: hc.Database) -> None:
+def test_a_forked_child_cannot_use_the_connection(owner: hc.Database) -> None:
+    node = hc.open(owner.path, options=OPTIONS)
     txn = node.begin()
     txn.update("t", 1, {"v": 50})
     pid = os.fork()
@@ -287,3 +294,4 @@ def test_a_forked_child_cannot_use_the_connection(owner: hc.Database, node: hc.D
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     txn.commit()
     assert owner.begin().get("t", 1)["v"] == 50  # type: ignore[index]
+    node.close()

@@ -19,6 +19,7 @@ from threading import Lock as ThreadLock
 from threading import RLock
 from typing import Any, Final
 
+from halocline.checkpoint.pins import EVERYTHING
 from halocline.errors import UsageError
 from halocline.ids import NEVER
 from halocline.node.wire import (
@@ -185,14 +186,15 @@ class AfarPin:
         """Pin that snapshot and all newer ones."""
         with self._turn:
             self._ts = ts
-            if ts < self._told:
+            if ts < self._told or self._told == EVERYTHING:
                 self.tell()
 
     def tell(self) -> None:
         """Say how it is: now and then, and to an owner that has forgotten us."""
         with self._turn:
-            self._told = self._ts
-            self._ask(PinSnapshot(self._ts), None)
+            told, self._told = self._ts, NEVER  # unless it gets there
+            self._ask(PinSnapshot(told), None)
+            self._told = told
 
     def close(self) -> None:
         """The session ends with the link."""

@@ -29,6 +29,7 @@ from halocline.node.wire import (
     BeginDdl,
     Command,
     Commit,
+    Committed,
     CreateTable,
     DropTable,
     EndDdl,
@@ -124,7 +125,7 @@ class Answers:
 
     # Transactions.
 
-    def _commit(self, owner: Owner, session: Session, request: Commit) -> int:
+    def _commit(self, owner: Owner, session: Session, request: Commit) -> int | Committed:
         core = owner.core
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
@@ -134,6 +135,7 @@ class Answers:
                     txn.use_token(request.token, 0)
                 tables = unpack(core, session, request, txn)
                 core.check_writable(request.snapshot, tables)
+                jobs = {id: one.blind for id, one in txn.changes.items() if one.blind is not None}
                 commit_ts = txn.commit()
         finally:
             if request.objects or request.ddl:
@@ -142,7 +144,9 @@ class Answers:
             return 0
         if self._sync:
             core.writing.sync()
-        return commit_ts
+        if not jobs:
+            return commit_ts
+        return Committed(commit_ts, {id: job.counts() for id, job in jobs.items()})
 
     def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
         log = owner.core.writing.log

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock, RLock
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
@@ -258,7 +259,8 @@ class Link:
             channel.limit(PATIENCE_S, PATIENCE_S)
             sock.connect(endpoint.socket)
             known = self._session if endpoint.epoch == self.epoch else 0
-            channel.send(Hello(VERSION, endpoint.secret, os.getpid(), known))
+            with suppress(BrokenPipeError):  # they refuse us unheard, and have said why
+                channel.send(Hello(VERSION, endpoint.secret, os.getpid(), known))
             body = channel.receive(FRAME_BYTES_MAX)
             if body is None:
                 raise ConnectionResetError("the owner hung up")

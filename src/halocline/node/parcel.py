@@ -29,14 +29,15 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
 from halocline.node.session import Session
-from halocline.node.wire import Commit, ObjectNotes, TableReads
+from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
-from halocline.rows.reshape import Reshape, decode_reshapes
+from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
 from halocline.schema import Schema
 from halocline.txn import Core, Transaction
+from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.commands import Kind
 from halocline.txn.objectparts import Ending, ObjectParts, file_of
 from halocline.txn.reads import Reads
@@ -69,10 +70,20 @@ def pack_objects(tables: Mapping[int, TableChanges]) -> tuple[ObjectNotes, ...]:
     """What the record does not say of the files that were written."""
     notes = []
     for table_id, changes in tables.items():
-        if changes.objects:
-            ids = tuple(entry.id for entry in changes.objects.successors)
-            notes.append(ObjectNotes(table_id, changes.objects.files, ids))
+        parts, blind = changes.objects, changes.blind
+        if parts is not None and parts.job is not None and (parts or blind):
+            ids = tuple(entry.id for entry in parts.successors)
+            told = None if blind is None else _pack_blind(changes.schema, blind)
+            notes.append(ObjectNotes(table_id, parts.job.job_id, parts.files, ids, told))
     return tuple(notes)
+
+
+def _pack_blind(schema: Schema, blind: Blind) -> BlindNotes:
+    sides = [
+        tuple(entry_to_wire(entry) for entry, found in blind.files if found == kind)
+        for kind in (ABSENT, HELD)
+    ]
+    return BlindNotes(blind.mode, schema.ids_of(blind.changed), *sides)
 
 
 # -- at the owner --------------------------------------------------------------------------------
@@ -88,8 +99,11 @@ def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> li
         return [single[0].table_id]
     changes: dict[int, TableChanges] = {}
     reshapes = decode_reshapes([node for node in nodes if node[0] in OBJECT_NODES])
-    for reshape in reshapes:
-        changes[reshape.table_id] = _with_objects(core, states, reshape, commit, session)
+    shapes = {reshape.table_id: reshape for reshape in reshapes}
+    notes = {one.table_id: one for one in commit.objects}
+    for table_id in {**shapes, **notes}:  # a blind job may have no file that joins the table
+        reshape = shapes.get(table_id) or Reshape(table_id)
+        changes[table_id] = _with_objects(core, states, reshape, notes.get(table_id), session)
     for kind, payload in nodes:
         if kind in OBJECT_NODES:
             continue
@@ -212,7 +226,7 @@ def _reads(core: Core, one: TableReads) -> Reads:
 
 
 def _with_objects(
-    core: Core, states: _States, reshape: Reshape, commit: Commit, session: Session
+    core: Core, states: _States, reshape: Reshape, notes: ObjectNotes | None, session: Session
 ) -> TableChanges:
     """The workspace of a table in which files are committed, or that is truncated."""
     if reshape.ended or reshape.ranges or reshape.flushed_ts:
@@ -224,22 +238,23 @@ def _with_objects(
         changes.home = state
         changes.truncated = True
         changes.commands.append(Kind.DELETE_COMMITTED)
-    if reshape.created:
-        changes.objects = _objects(core, state, reshape, commit, session)
+    if reshape.created and notes is None:
+        raise UsageError("a workspace with files comes with notes on them")
+    if notes is not None:
+        changes.objects = parts = _objects(core, state, reshape, notes, session)
         changes.commands += [Kind.INSERT, Kind.UPDATE_COMMITTED, Kind.DELETE_COMMITTED]
+        if notes.blind is not None:
+            changes.blind = _blind(parts, notes.blind)
     return changes
 
 
 def _objects(
-    core: Core, state: TableState, reshape: Reshape, commit: Commit, session: Session
+    core: Core, state: TableState, reshape: Reshape, notes: ObjectNotes, session: Session
 ) -> ObjectParts:
-    job, spans = session.job(reshape.job_id)
+    job, spans = session.job(notes.job_id)
     if job is None or job.job_id not in core.engine.jobs or job.table_id != state.table_id:
         reason = "the job that wrote its files is not live any more"
         raise ConflictError(reason, table=state.entry.name)
-    notes = next((one for one in commit.objects if one.table_id == state.table_id), None)
-    if notes is None:
-        raise UsageError("a workspace with files comes with notes on them")
     parts = ObjectParts(state)
     parts.job, parts.spans, parts.files = job, spans, notes.files
     data = [entry for entry in reshape.created if entry.kind == "data"]
@@ -250,6 +265,19 @@ def _objects(
         endings=[_ending(state, e) for e in reshape.created if e.kind == "tombstone"],
     )
     return parts
+
+
+def _blind(parts: ObjectParts, notes: BlindNotes) -> Blind:
+    table_id, schema = parts.state.table_id, parts.state.schema
+    try:
+        absent, held = (
+            [entry_from_wire(table_id, wire) for wire in wires]
+            for wires in (notes.absent, notes.held)
+        )
+    except (TypeError, ValueError) as error:
+        raise CorruptionError("request", f"a side file makes no sense: {error}") from error
+    changed = frozenset(_positions(schema, notes.changed))
+    return Blind(notes.mode, parts, changed, absent=absent, held=held)
 
 
 def _ending(state: TableState, entry: ObjectEntry) -> Ending:

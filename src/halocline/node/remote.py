@@ -95,7 +95,7 @@ class Remote(Committer):
         found = [changes.reshape() for changes in tables.values()]
         reshapes = [reshape for reshape in found if reshape is not None]
         bulk_rows = self.engine.options.bulk_rows
-        prepared = prepare(0, 0, None, (), definitions, tables, bulk_rows, reshapes)
+        prepared = prepare(0, 0, None, (), definitions, tables, bulk_rows, reshapes, beside=False)
         ddl = txn.ddl if isinstance(txn.ddl, RemoteDdl) else None
         request = wire.Commit(
             snapshot=txn.snapshot,
@@ -109,11 +109,17 @@ class Remote(Committer):
             objects=pack_objects(tables),
         )
         try:
-            commit_ts: int = self.link.ask(request, int)
-            return commit_ts
+            answer: int | wire.Committed = self.link.ask(request, int | wire.Committed)
         finally:
             if ddl is not None:
                 ddl.settle()
+        if isinstance(answer, int):
+            return answer
+        for table_id, counts in answer.counts.items():
+            blind = tables[table_id].blind
+            if blind is not None:
+                blind.decided = counts
+        return answer.commit_ts
 
     def commit_single(self, snapshot: int, single: Single) -> int:
         """The same for a transaction of one row."""

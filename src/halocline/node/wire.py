@@ -26,6 +26,7 @@ from zlib import crc32
 import msgspec
 
 from halocline.rows.tokens import Token
+from halocline.txn.blind import Counts
 
 VERSION: Final = 1
 FRAME_BYTES_MAX: Final = (1 << 30) + (1 << 20)
@@ -64,14 +65,34 @@ class TableReads(_Message, frozen=True):
     whole: bool
 
 
+class BlindNotes(_Message, frozen=True):
+    """A job that decides at its commit what becomes of its keys (txn/blind.py)."""
+
+    mode: Literal["upsert", "ignore", "delete"]
+    changed: tuple[_U63, ...]
+    """Ids of the columns that it writes."""
+    absent: tuple[Any, ...]
+    held: tuple[Any, ...]
+    """Side files that never join the table, as `entry_to_wire` has them."""
+
+
 class ObjectNotes(_Message, frozen=True):
     """What the record does not say of the files that a transaction has written."""
 
     table_id: _U63
+    job_id: _U63
     files: _U63
     """How many names of the job are used up."""
     successors: tuple[_U63, ...]
     """Ids of data objects that hold successors of updated rows; the others hold new rows."""
+    blind: BlindNotes | None = None
+
+
+class Committed(_Message, frozen=True):
+    """The answer to a Commit with blind jobs: what each of them came to, by table."""
+
+    commit_ts: _U63
+    counts: dict[int, Counts]
 
 
 class Commit(_Message, frozen=True, tag="commit"):

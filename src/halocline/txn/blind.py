@@ -101,6 +101,8 @@ class Blind:
         self._sent: dict[int, tuple[Node, int]] = {}
         self._buried: set[int] = set()
         self._fresh: set[int] = set()
+        self.decided: Counts | None = None
+        """What it came to, if it was committed in another process."""
 
     def __bool__(self) -> bool:
         return bool(self.files)
@@ -337,6 +339,8 @@ class Blind:
 
     def counts(self) -> Counts:
         """How many rows the job has inserted, updated and deleted, others considered."""
+        if self.decided is not None:
+            return self.decided
         rows = [0, 0, 0, 0]
         for entry, kind in self.files:
             rows[kind] += entry.stats.rows

@@ -102,8 +102,13 @@ def prepare(
     tables: Mapping[int, TableChanges],
     bulk_rows: int,
     reshapes: Sequence[Reshape] = (),
+    *,
+    beside: bool = True,
 ) -> Prepared:
-    """Encode everything that can be known before the commit lock."""
+    """Encode everything that can be known before the commit lock.
+
+    Without `beside`, what the owner finds out for itself is left out: a workspace on its way there.
+    """
     nodes: list[Node] = []
     encoded = [*ddl, *(node for reshape in reshapes for node in encode_reshape(reshape))]
     fixed = len(encoded)
@@ -114,7 +119,7 @@ def prepare(
             nodes.append(node)
             encoded.append(encode_node(node, changes.schema))
             rows += node.count
-    for changes in tables.values():
+    for changes in tables.values() if beside else ():
         for node in _nodes_beside_objects(changes):
             nodes.append(node)
             encoded.append(encode_node(node, changes.schema))

@@ -1,0 +1,213 @@
+"""Serving other machines: who is let in, what happens when somebody leaves, and strange calls."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import halocline as hc
+from halocline.node import Server, wire
+from halocline.node.wire import Call, encode
+
+OPTIONS = hc.Options(background=False, object_rows_min=50, bulk_rows=10)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[hc.Database]:
+    with hc.open(tmp_path / "db", options=OPTIONS) as db:
+        db.create_table("t", {"id": int, "v": int}, "id")
+        with db.begin() as txn:
+            txn.insert("t", [{"id": key, "v": key} for key in range(5)])
+        yield db
+        assert not db.check()
+
+
+@pytest.fixture
+def server(owner: hc.Database) -> Server:
+    return owner.serve(read_token="only looking")
+
+
+def _call(server: Server, request: Any, **changed: Any) -> Any:
+    """What a bare call is answered with."""
+    body = request if isinstance(request, bytes) else encode(request)
+    facts = {"version": wire.VERSION, "token": server.token.encode(), "session": 0, "body": body}
+    return _reply(server, encode(Call(**(facts | changed))))
+
+
+def _reply(server: Server, call: bytes) -> Any:
+    return wire.decode_reply(wire.decode_returned(server.answer(call)).body)
+
+
+# -- who is let in -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_an_address_that_others_reach_needs_tls_and_a_token(owner: hc.Database, host: str) -> None:
+    with pytest.raises(hc.UsageError, match="tls_cert"):
+        owner.serve(host)
+    with pytest.raises(hc.UsageError, match="tls_cert"):
+        owner.serve(host, token="secret")
+
+
+def test_a_wrong_token_is_refused(owner: hc.Database, server: Server) -> None:
+    for token in ("", "wrong", server.token + "x"):
+        with pytest.raises(hc.UsageError, match="token"):
+            hc.connect(server.uri, token)
+
+
+def test_another_release_is_told_so(server: Server) -> None:
+    failed = _call(server, wire.Ping(), version=wire.VERSION + 1)
+    assert failed.kind == "UsageError"
+    assert "protocol" in failed.fields["text"]
+
+
+@pytest.mark.parametrize("uri", ["", "host:1", "http://host:1", "grpc://", 7])
+def test_an_address_that_is_none(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halocline.node.flight.FIND_S", 0.1)
+    with pytest.raises(hc.HaloclineError):
+        hc.connect(uri, "token")
+
+
+def test_a_token_for_reading_reads(owner: hc.Database, server: Server) -> None:
+    with hc.connect(server.uri, "only looking", read_only=True, options=OPTIONS) as db:
+        assert db.role == "reader"
+        assert db.table("t").count() == 5
+        with pytest.raises(hc.UsageError):
+            db.create_table("u", {"a": int})
+    with hc.connect(server.uri, "only looking", options=OPTIONS) as db:
+        with pytest.raises(hc.UsageError, match="reading only"), db.begin() as txn:
+            txn.insert("t", {"id": 50, "v": 0})
+        with pytest.raises(hc.UsageError, match="reading only"):
+            db.gc()
+        assert db.sql("select count(*) as n from t").to_pylist() == [{"n": 5}]
+    assert owner.table("t").count() == 5
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_tls_is_verified_by_clients(owner: hc.Database, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        f"-subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout {key} -out {cert}",
+        shell=True,
+        check=True,
+        capture_output=True,
+    )
+    server = owner.serve("localhost", token="secret", tls_cert=str(cert), tls_key=str(key))
+    assert server.uri.startswith("grpc+tls://localhost:")
+    with hc.connect(server.uri, "secret", tls_roots=str(cert), options=OPTIONS) as db:
+        assert db.table("t").count() == 5
+
+
+def test_only_the_owner_serves(owner: hc.Database) -> None:
+    with hc.open(owner.path, options=OPTIONS) as node, pytest.raises(hc.UsageError, match="owns"):
+        node.serve()
+
+
+# -- leaving -------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_is_over_ends_a_session(owner: hc.Database, server: Server) -> None:
+    with hc.connect(server.uri, server.token, options=OPTIONS) as db:
+        bulk, old = db.begin(), db.begin()
+        bulk.insert("t", pa.table({"id": range(1000, 1100), "v": range(100)}))
+        assert owner._core.engine.jobs
+        assert old.snapshot in owner._core.pins.values()
+        server.reap(float("inf"))
+        assert not owner._core.engine.jobs
+        assert old.snapshot not in owner._core.pins.values()
+        with pytest.raises(hc.ConflictError, match="job"):
+            bulk.commit()
+        # The next request has told the owner again what is still read here.
+        assert old.snapshot in owner._core.pins.values()
+        assert old.get("t", 1) == {"id": 1, "v": 1}
+        with db.begin() as txn:
+            txn.insert("t", {"id": 77, "v": 0})
+        old.rollback()
+    assert owner.table("t").count() == 6
+
+
+def test_a_server_that_is_gone(
+    owner: hc.Database, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halocline.node.flight.FIND_S", 0.2)
+    with hc.connect(server.uri, server.token, options=OPTIONS) as db:
+        txn = db.begin()
+        txn.insert("t", {"id": 50, "v": 0})
+        server.stop()
+        server.stop()
+        with pytest.raises(hc.UnavailableError) as lost:
+            txn.commit()
+        assert lost.value.outcome == "unknown"
+        with pytest.raises(hc.UnavailableError, match="does not answer"):
+            db.begin()
+
+
+# -- strange calls -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["LOCK", "endpoint", "../x", "log/../endpoint", "/etc/passwd", "log", "objects/1/1-0.parquet"],
+)
+def test_no_other_file_is_given_out(server: Server, path: str) -> None:
+    assert _call(server, wire.ReadFile(path, 0, 100)).kind == "UsageError"
+    assert _call(server, wire.ReadObject(path, 0, 100)).kind == "UsageError"
+    assert _call(server, wire.PutObject(path, b"x")).kind == "UsageError"
+
+
+def test_a_file_of_a_job_of_somebody_else_is_not_written(
+    owner: hc.Database, server: Server
+) -> None:
+    with hc.connect(server.uri, server.token, options=OPTIONS) as db:
+        txn = db.begin()
+        txn.insert("t", pa.table({"id": range(1000, 1100), "v": range(100)}))
+        (job,) = owner._core.engine.jobs
+        assert _call(server, wire.PutObject(f"1/{job}-9.parquet", b"x")).kind == "ConflictError"
+        txn.rollback()
+
+
+def test_random_and_mutated_calls_change_nothing(
+    owner: hc.Database, server: Server, sim: bool
+) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    late = 1 << 40
+    requests: list[Any] = [
+        wire.Ping(),
+        wire.Commit(late, 1, b"\0" * 40),
+        wire.ReadFile("published", 0, 80),
+        wire.ReadObject("1/1-0.parquet", 0, 80),
+        wire.PutObject("1/1-0.parquet", b"x" * 50),
+        wire.PinSnapshot(late),
+        wire.ListLog(),
+        wire.StartJob(77, 5),
+        wire.CreateTable(9, "u", {"columns": [], "key": [], "last_id": 0}, "clustered"),
+    ]
+    token = server.token.encode()
+    calls = [encode(Call(wire.VERSION, token, 0, encode(request))) for request in requests]
+    before = owner.table("t").to_arrow().sort_by("id"), owner.tables(), owner.visible_ts
+    for _ in range(10_000 if sim else 1000):
+        call = bytearray(chance.choice(calls))
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(len(call))
+            if chance.random() < 0.3:
+                del call[at:]
+                call += chance.randbytes(chance.randrange(30))
+                break
+            call[at] = chance.randrange(256)
+        try:
+            _reply(server, bytes(call))
+        except msgspec.MsgspecError as error:
+            pytest.fail(f"the answer makes no sense: {error}")
+    server.reap(float("inf"))
+    assert before == (owner.table("t").to_arrow().sort_by("id"), owner.tables(), owner.visible_ts)
