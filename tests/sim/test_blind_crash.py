@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from tests.sim import history
-from tests.sim import test_crash_points as crash
 from tests.sim.history import (
     Change,
     Life,
@@ -27,6 +26,8 @@ from tests.sim.history import (
     open_on,
     update,
 )
+from tests.sim.moments import Lives, Point, live
+from tests.sim.test_crash_points import MODES, crash_everywhere
 from tests.unit.txn.blindjobs import begin_job
 
 NAMES = ["id", "owner", "balance"]
@@ -101,33 +102,36 @@ def blind_script(life: Life) -> None:
 def objects_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"object_rows": 16, "row_group_rows": 8, "object_rows_min": 10}
     monkeypatch.setattr(history, "TINY", replace(history.TINY, **sizes))
-    monkeypatch.setattr(crash, "script", blind_script)
 
 
-def _is_object(point: crash.Point) -> bool:
+def _is_object(point: Point) -> bool:
     return point.operation is not None and point.operation.path.endswith(".parquet")
 
 
-def _around_commits(durability: str) -> list[crash.Point]:
+def _around_commits(durability: str) -> Lives:
     """Crashes at what follows the last file of each job: its record, and the sync of it."""
-    points = crash._points(durability)
-    puts = [point.number for point in points if _is_object(point)]
+    lives = live(durability, blind_script)
+    puts = [point.number for point in lives if _is_object(point)]
     last = [put for put in puts if put + 1 not in puts and put + 2 not in puts]
-    return [p for p in points if any(put < p.number <= put + 16 for put in last)]
+    return {
+        point: life
+        for point, life in lives.items()
+        if any(put < point.number <= put + 16 for put in last)
+    }
 
 
 def test_crash_around_the_commits_of_jobs() -> None:
-    points = _around_commits("sync")
-    assert len(points) > 30
-    counts = crash._crash_everywhere("sync", range(1), points)
+    lives = _around_commits("sync")
+    assert len(lives) > 30
+    counts = crash_everywhere("sync", range(1), lives)
     assert counts["kept unacknowledged"]
 
 
 def test_what_a_killed_job_wrote_is_removed_and_nothing_else() -> None:
     strays = 0
-    for point in [point for point in crash._points("sync") if _is_object(point)][::3]:
-        life = crash._crash_at("sync", point)
-        files = life.files.crash_image(all=True)
+    lives = live("sync", blind_script)
+    for point in [point for point in lives if _is_object(point)][::3]:
+        files = lives[point].files.crash_image(all=True)
         db = open_on(files)
         before = set(files.objects.list())
         db.gc()
@@ -142,7 +146,7 @@ def test_what_a_killed_job_wrote_is_removed_and_nothing_else() -> None:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("durability", crash.MODES)
+@pytest.mark.parametrize("durability", MODES)
 def test_crash_at_every_operation_of_blind_jobs(durability: str) -> None:
-    counts = crash._crash_everywhere(durability, range(6), crash._points(durability))
+    counts = crash_everywhere(durability, range(6), live(durability, blind_script))
     assert counts["kept unacknowledged"]
