@@ -92,6 +92,8 @@ def scan(
         raise UsageError("params= without where=")
     predicate = _predicate(changes, where, values)
     table = visible(changes, txn.snapshot, predicate, ids=order is not None)
+    if isinstance(table, Source) and not table.files and where is None and order is None:
+        table = table.memory  # nothing is asked of it that would need DuckDB
     if isinstance(table, Source):
         text = _text(changes, names, where, order, limit, _PLACE)
         fields = pa.schema([schema.arrow.field(name) for name in names])
