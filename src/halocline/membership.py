@@ -20,6 +20,7 @@ import logging
 import os
 import shutil
 import weakref
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -28,7 +29,7 @@ from typing import Any, Literal, cast
 from halocline.checkpoint import Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.config import Durability, Options
-from halocline.errors import UnavailableError, UsageError
+from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.maintenance import Maintenance
 from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
 from halocline.node.afar import AfarPin, Fetched
@@ -152,7 +153,14 @@ class Membership(Maintenance):
             before = getattr(self, "_core", None)
             self._core = core if before is None else before.succeeded(core)
             self._lock, self._log, self._reader = lock, committer.log, None
-        self._maintain(self._l0_bytes, self._retention_us)
+        try:
+            self._maintain(self._l0_bytes, self._retention_us)
+        except BaseException:
+            with suppress(HaloclineError, OSError):
+                committer.log.close()
+            lock.release()
+            self._lock = None
+            raise
         sync = self._durability != "sync"
         if serve:
             root = cast(LocalFiles, self._files).root

@@ -83,11 +83,9 @@ class Damaged:
             return ""
         after = self._read()
         for found in (before, after):
-            # Behind the position stands the claim, which every opening raises.
-            if "published" in found:
-                found["published"] = found["published"][:POSITION_BYTES].ljust(POSITION_BYTES, b"\0")
-            elif read_only is False:
-                found["published"] = bytes(POSITION_BYTES)
+            # Behind the position stands the claim, which every opening for writing raises.
+            page = found.get("published", b"")[:POSITION_BYTES]
+            found["published"] = page.ljust(POSITION_BYTES, b"\0")
         changed = {path for path in before | after if before.get(path) != after.get(path)}
         assert changed <= {"LOCK"}, f"{changed} changed by an opening that failed: {label}"
         assert NAMED.fullmatch(damage.path), f"{damage} names no file: {label}"
