@@ -213,7 +213,7 @@ def test_a_tombstone_object_that_concerns_another_object_too(spark: Any, db: hc.
     drop(db, *range(60), 150, 151)
     db.flush()
     (tombstones,) = [entry for entry in current(db) if entry.kind == "tombstone"]
-    policy = CompactPolicy(object_rows_max=128, fold_percent=1000)
+    policy = CompactPolicy(fold_percent=1000)
     report = hs.compact(spark, db, "t", plan=policy)
     assert [done.reason for done in report["t"].done] == [CompactReason.DEAD]
     assert report.rows_dropped == 60
@@ -233,7 +233,7 @@ def test_each_object_by_itself_when_many_have_dead_rows(spark: Any, db: hc.Datab
         txn.delete("t", where="id % 3 = 0")
     db.flush()
     expected = rows_at(db)
-    policy = CompactPolicy(object_rows_max=128, fold_percent=1000, group_objects_max=100)
+    policy = CompactPolicy(fold_percent=1000, group_objects_max=100)
     report = hs.compact(spark, db, "t", plan=policy)
     (done,) = report["t"].done
     assert (done.reason, done.objects_in) == (CompactReason.DEAD, 40 + 11)

@@ -114,7 +114,10 @@ class SparkRunner:
 
     def policy(self, state: TableState) -> CompactPolicy:
         if self._policy is not None:
-            return self._policy
+            # What is written cannot be larger: it would be too small for ever.
+            most = object_rows_of(state, self._options)
+            rows_max = min(self._policy.object_rows_max, most)
+            return replace(self._policy, object_rows_max=rows_max)
         return replace(
             policy_of(state, self._options),
             group_bytes_max=GROUP_BYTES_MAX,
