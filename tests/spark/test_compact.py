@@ -242,6 +242,24 @@ def test_each_object_by_itself_when_many_have_dead_rows(spark: Any, db: hc.Datab
     assert rows_at(db) == expected
 
 
+def test_an_object_that_is_too_large_today_becomes_many(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db", options=replace(OPTIONS, object_rows=4096)) as db:
+        db.create_table("t", {"id": int, "n": int}, primary_key="id")
+        put(db, dict.fromkeys(range(4000), 1))
+        db.flush()
+        with db.begin() as txn:
+            txn.delete("t", where="id % 3 = 0")
+        db.flush()
+        assert len(db.table("t").files()) == 1
+    with hc.open(tmp_path / "db", options=OPTIONS) as db:
+        (done, *_) = hs.compact(spark, db)["t"].done
+        assert (done.rows_in, done.rows_dropped) == (4000, 1334)
+        assert done.tasks > 1, "more objects than one task may write"
+        assert max(entry.stats.rows for entry in current(db)) <= OPTIONS.object_rows
+        assert rows_at(db) == {key: 1 for key in range(4000) if key % 3}
+        assert db.check() == []
+
+
 @pytest.mark.parametrize("act", ["truncate", "drop"])
 def test_a_truncate_or_a_drop_beside_it_wins(
     spark: Any, db: hc.Database, act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
