@@ -213,7 +213,7 @@ def test_a_tombstone_object_that_concerns_another_object_too(spark: Any, db: hc.
     drop(db, *range(60), 150, 151)
     db.flush()
     (tombstones,) = [entry for entry in current(db) if entry.kind == "tombstone"]
-    policy = CompactPolicy(object_rows_max=128, fold_percent=1000)
+    policy = CompactPolicy(fold_percent=1000)
     report = hs.compact(spark, db, "t", plan=policy)
     assert [done.reason for done in report["t"].done] == [CompactReason.DEAD]
     assert report.rows_dropped == 60
@@ -233,13 +233,31 @@ def test_each_object_by_itself_when_many_have_dead_rows(spark: Any, db: hc.Datab
         txn.delete("t", where="id % 3 = 0")
     db.flush()
     expected = rows_at(db)
-    policy = CompactPolicy(object_rows_max=128, fold_percent=1000, group_objects_max=100)
+    policy = CompactPolicy(fold_percent=1000, group_objects_max=100)
     report = hs.compact(spark, db, "t", plan=policy)
     (done,) = report["t"].done
     assert (done.reason, done.objects_in) == (CompactReason.DEAD, 40 + 11)
     assert done.tasks == 4, "two waves of two cores"
     assert report["t"].after.dead_rows == 0
     assert rows_at(db) == expected
+
+
+def test_an_object_that_is_too_large_today_becomes_many(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db", options=replace(OPTIONS, object_rows=4096)) as db:
+        db.create_table("t", {"id": int, "n": int}, primary_key="id")
+        put(db, dict.fromkeys(range(4000), 1))
+        db.flush()
+        with db.begin() as txn:
+            txn.delete("t", where="id % 3 = 0")
+        db.flush()
+        assert len(db.table("t").files()) == 1
+    with hc.open(tmp_path / "db", options=OPTIONS) as db:
+        (done, *_) = hs.compact(spark, db)["t"].done
+        assert (done.rows_in, done.rows_dropped) == (4000, 1334)
+        assert done.tasks > 1, "more objects than one task may write"
+        assert max(entry.stats.rows for entry in current(db)) <= OPTIONS.object_rows
+        assert rows_at(db) == {key: 1 for key in range(4000) if key % 3}
+        assert db.check() == []
 
 
 @pytest.mark.parametrize("act", ["truncate", "drop"])

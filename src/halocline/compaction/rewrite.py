@@ -17,7 +17,7 @@ and its commit (run.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from halocline.compaction.gather import object_rows_of
 from halocline.compaction.merge import SLAB_BYTES, Drop, dropper
@@ -25,6 +25,7 @@ from halocline.compaction.plan import Group
 from halocline.compaction.runs import Run, runs_of, write_run
 from halocline.compaction.shorten import Outcome, Shortener, entry_of
 from halocline.config import Options
+from halocline.objects import ObjectFile
 from halocline.objects.shelf import object_key
 from halocline.read.ended import ended_rowids
 from halocline.rows.page import Int64Array, Mask
@@ -77,7 +78,7 @@ class Rewriter:
 
     def _drop(self, run: Run) -> Drop:
         """Which rows have ended; it remembers those it was asked about and said yes to."""
-        has_ended = dropper(ended_in(run, self._state, self._tier, self._ts))
+        has_ended = dropper(ended_in(run.files, self._state, self._tier, self._ts))
 
         def drop(rowids: Int64Array) -> Mask:
             self._go_on()
@@ -89,8 +90,8 @@ class Rewriter:
         return drop
 
 
-def ended_in(run: Run, state: TableState, tier: Tier, ts: int) -> Int64Array:
-    """RowIDs within the range of a run's objects that had ended by `ts`, ascending."""
-    low = min(file.stats.rowid_min for file in run.files)
-    high = max(file.stats.rowid_max for file in run.files)
+def ended_in(files: Sequence[ObjectFile], state: TableState, tier: Tier, ts: int) -> Int64Array:
+    """RowIDs within the range of some objects that had ended by `ts`, ascending, each once."""
+    low = min(file.stats.rowid_min for file in files)
+    high = max(file.stats.rowid_max for file in files)
     return ended_rowids(state, tier, ts, low, high + 1)

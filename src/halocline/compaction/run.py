@@ -158,14 +158,14 @@ class Compactor:
         if state.dropped_at != NEVER or not is_current(tier, taken(group), ts):
             return None
         committer = self._committer
-        job = start_job(committer, state)
 
         def go_on() -> None:
             self._check_running()
             runner.go_on()
 
+        go_on()
+        job = start_job(committer, state)
         try:
-            go_on()
             work = Work(state=state, tier=tier, ts=ts, job_id=job.job_id, group=group, go_on=go_on)
             outcome = runner.rewrite(work)
             commit_ts = self._commit(state, outcome, job.job_id, taken(group))

@@ -65,12 +65,22 @@ class Run:
     def is_whole(self) -> bool:
         return not self.low and self.high is None
 
+    def objects(self, rows_max: int) -> int:
+        """How many outputs are planned, so that none is over the limits."""
+        return self._count(self.live_rows, rows_max)
+
     def object_rows(self, rows: int, rows_max: int) -> int:
-        """Rows of each output, so that none is over the limits and all are alike."""
+        """Rows of each output, so that all are alike; `rows` have been found in the range."""
         live_rows = self.live_rows if self.is_whole else ceil(rows * self.live_share)
-        most = rows_max if self.is_whole else max(1, rows_max - rows_max // SPARE)
-        count = max(1, ceil(live_rows / most), ceil(self.size_bytes / OBJECT_BYTES_MAX))
-        return min(most, max(1, ceil(live_rows / count)))
+        count = self._count(live_rows, rows_max)
+        return min(self._most(rows_max), max(1, ceil(live_rows / count)))
+
+    def _count(self, live_rows: int, rows_max: int) -> int:
+        by_rows = ceil(live_rows / self._most(rows_max))
+        return max(1, by_rows, ceil(self.size_bytes / OBJECT_BYTES_MAX))
+
+    def _most(self, rows_max: int) -> int:
+        return rows_max if self.is_whole else max(1, rows_max - rows_max // SPARE)
 
 
 def runs_of(group: Group, tier: Tier) -> list[Run]:

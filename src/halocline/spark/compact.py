@@ -31,7 +31,7 @@ from halocline.compaction import CompactPolicy, CompactReport, Group, LocalRunne
 from halocline.compaction.gather import object_rows_of
 from halocline.compaction.rewrite import ended_in
 from halocline.compaction.runner import Work
-from halocline.compaction.runs import SPARE, Run, runs_of, split
+from halocline.compaction.runs import Run, runs_of, split
 from halocline.compaction.shorten import Outcome, Shortener, entry_of
 from halocline.config import GIB, MIB, Options
 from halocline.errors import CorruptionError, UsageError
@@ -59,8 +59,8 @@ GROUP_BYTES_MAX: Final = 64 * GIB
 GROUP_OBJECTS_MAX: Final = 1024
 WAVES: Final = 2
 """Tasks per core: one that is slow then holds up a half of the time, not all of it."""
-TASK_OBJECTS_MAX: Final = ORDINALS // 2
-"""A task may write some more than was planned for it."""
+TASK_OBJECTS_MAX: Final = ORDINALS // 16
+"""Objects planned for a task: it may find more rows in its range than a sample of keys said."""
 _OPTIONS: Final = ("object_rows", "row_group_rows", "page_rows")
 
 
@@ -114,7 +114,10 @@ class SparkRunner:
 
     def policy(self, state: TableState) -> CompactPolicy:
         if self._policy is not None:
-            return self._policy
+            # What is written cannot be larger: it would be too small for ever.
+            most = object_rows_of(state, self._options)
+            rows_max = min(self._policy.object_rows_max, most)
+            return replace(self._policy, object_rows_max=rows_max)
         return replace(
             policy_of(state, self._options),
             group_bytes_max=GROUP_BYTES_MAX,
@@ -152,12 +155,8 @@ class _OnSpark:
         self._session, self._options = session, options
         self._work, self._progress = work, progress
         self._rows_max = object_rows_of(work.state, options)
-        self._files = sorted(
-            {
-                file.key: file for run in runs_of(work.group, work.tier) for file in run.files
-            }.values(),
-            key=lambda file: file.key,
-        )
+        self._runs = runs_of(work.group, work.tier)
+        self._files = [file for run in self._runs for file in run.files]
 
     def run(self) -> Outcome:
         work, outcome = self._work, Outcome()
@@ -174,8 +173,7 @@ class _OnSpark:
     def _told(self) -> Rewriting:
         work, options = self._work, asdict(self._options)
         state = work.state
-        runs = runs_of(work.group, work.tier)
-        dead = [ended_in(run, state, work.tier, work.ts) for run in runs]
+        dead = ended_in(self._files, state, work.tier, work.ts)
         places = {file.key: place for place, file in enumerate(self._files)}
         return Rewriting(
             root=state.shelf.root,
@@ -183,25 +181,34 @@ class _OnSpark:
             table_id=state.table_id,
             job_id=work.job_id,
             files=tuple((file.key, file.commit_ts, file.stats.to_wire()) for file in self._files),
-            dead=np.unique(np.concatenate(dead)).tobytes(),
-            shares=tuple(tuple(_share(run, places) for run in task) for task in self._tasks(runs)),
+            dead=np.ascontiguousarray(dead).tobytes(),
+            shares=tuple(tuple(_share(run, places) for run in task) for task in self._tasks()),
             rows_max=self._rows_max,
             options={name: options[name] for name in _OPTIONS},
         )
 
-    def _tasks(self, runs: Sequence[Run]) -> list[list[Run]]:
-        """Runs, cut by key ranges where that makes more work for idle cores, dealt out to tasks."""
+    def _tasks(self) -> list[list[Run]]:
+        """Runs, cut by key ranges where that makes work for idle cores, dealt out to tasks."""
         wanted = WAVES * self._session.sparkContext.defaultParallelism
+        parts = [part for run in self._runs for part in self._parts(run, wanted)]
         if self._work.group.merge:
-            (run,) = runs
-            objects = ceil(run.live_rows / (self._rows_max - self._rows_max // SPARE))
-            count = max(ceil(objects / TASK_OBJECTS_MAX), min(objects, wanted))
-            state = self._work.state
-            parts = split(run, state.shelf.reader, state.schema, min(count, TASKS_MAX))
             return [[part] for part in parts]
-        count = max(ceil(len(runs) / TASK_OBJECTS_MAX), min(len(runs), wanted))
-        ordered = sorted(runs, key=lambda run: run.size_bytes, reverse=True)
+        objects = sum(part.objects(self._rows_max) for part in parts)
+        count = max(ceil(objects / TASK_OBJECTS_MAX), min(len(parts), wanted))
+        ordered = sorted(parts, key=lambda part: part.size_bytes, reverse=True)
+        count = min(count, len(parts), TASKS_MAX)
         return [ordered[place::count] for place in range(count)]
+
+    def _parts(self, run: Run, wanted: int) -> list[Run]:
+        """A run as it is, or in parts that a task can write; a merge in parts for all cores."""
+        objects = run.objects(self._rows_max)
+        count = ceil(objects / TASK_OBJECTS_MAX)
+        if self._work.group.merge:
+            count = max(count, min(objects, wanted))
+        if count < 2:
+            return [run]
+        state = self._work.state
+        return split(run, state.shelf.reader, state.schema, min(count, TASKS_MAX))
 
     def _collect(self, rewriting: Rewriting) -> list[Any]:
         session, name = self._session, self._work.state.entry.name

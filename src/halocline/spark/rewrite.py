@@ -33,9 +33,9 @@ from halocline.objects.shelf import object_key
 from halocline.schema import Schema
 from halocline.spark.probe import shelf_at
 
-ORDINALS: Final = 32
-ATTEMPTS: Final = 16
-TASKS_MAX: Final = 2000
+ORDINALS: Final = 256
+ATTEMPTS: Final = 8
+TASKS_MAX: Final = 500
 FIRST_OF_DRIVER: Final = TASKS_MAX * ORDINALS * ATTEMPTS
 """Numbers from here on are for the files that the driver writes."""
 
