@@ -22,7 +22,7 @@ from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot, list_sn
 from halocline.clock import Clock
 from halocline.compaction import Compactor, CompactReport, Gatherer, Plan, Runner
 from halocline.compaction.pace import Pace
-from halocline.errors import CorruptionError, HaloclineError, UnavailableError
+from halocline.errors import CorruptionError, HaloclineError, UnavailableError, UsageError
 from halocline.health import Health, examine
 from halocline.ids import NEVER
 from halocline.log import Log, read_log
@@ -93,6 +93,8 @@ class Maintenance:
         the report names them, and measures each table before and after. `hs.compact` calls this
         with a `runner` of its own.
         """
+        if runner is not None and self._link is not None and self._reader is not None:
+            raise UsageError("a runner compacts in the process that owns the database")
         if (report := self._elsewhere("compact", table, CompactReport)) is not None:
             return cast(CompactReport, report)
         self._owned()
