@@ -50,7 +50,7 @@ def maintain(
 ) -> None:
     """Move rows into objects, compact, fold tombstones, checkpoint, collect: whatever is owed.
 
-    Goes on until Ctrl-C. The database must not be open for writing elsewhere.
+    Goes on until Ctrl-C. Beside a process that has the database open, that one does the work.
     """
     with told():
         interval_s = parse_duration(interval)
