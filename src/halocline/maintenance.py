@@ -20,9 +20,16 @@ from halocline.checkpoint import CheckpointReport, Checkpoints, Collector, GcRep
 from halocline.checkpoint.load import find_damage
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot, list_snapshots
 from halocline.clock import Clock
-from halocline.compaction import Compactor, CompactReport, Gatherer, Plan, Runner
+from halocline.compaction import (
+    Compactor,
+    CompactReport,
+    Gatherer,
+    LocalRunner,
+    Plan,
+    Runner,
+)
 from halocline.compaction.pace import Pace
-from halocline.errors import CorruptionError, HaloclineError, UnavailableError
+from halocline.errors import CorruptionError, HaloclineError, UnavailableError, UsageError
 from halocline.health import Health, examine
 from halocline.ids import NEVER
 from halocline.log import Log, read_log
@@ -93,7 +100,7 @@ class Maintenance:
         the report names them, and measures each table before and after. `hs.compact` calls this
         with a `runner` of its own.
         """
-        if (report := self._elsewhere("compact", table, CompactReport)) is not None:
+        if (report := self._elsewhere("compact", table, CompactReport, runner)) is not None:
             return cast(CompactReport, report)
         self._owned()
         assert self._compactor is not None
@@ -217,11 +224,15 @@ class Maintenance:
     def _refresh(self) -> None:
         """Whoever is not the owner folds what the owner has published meanwhile."""
 
-    def _elsewhere(self, name: CommandName, argument: str | None, kind: Any) -> Any:
+    def _elsewhere(
+        self, name: CommandName, argument: str | None, kind: Any, runner: Runner | None = None
+    ) -> Any:
         """Ask the owner, if that is another process; None if it is this one."""
         self._core.check_open()
         if self._link is None or self._reader is None:
             return None
+        if not isinstance(runner, (LocalRunner, type(None))):
+            raise UsageError(f"{name}: Spark works for the process that owns the database")
         return self._link.ask(Command(name, argument), kind)
 
     def _maintain(self, l0_bytes: int, retention_us: int) -> None:

@@ -146,7 +146,6 @@ EVERYWHERE = (
         writer=ArrowByPredicate(),
     ),
     Placement(name="node", on_disk=True, nodes=1),
-    Placement(name="nodes-objects", on_disk=True, nodes=2, place=Flushed),
     Placement(
         name="nodes-bulk",
         options=_tiny(bulk_rows=0, object_rows_min=0),
@@ -155,6 +154,8 @@ EVERYWHERE = (
         nodes=2,
     ),
 )
+RARELY = (Placement(name="nodes-objects", on_disk=True, nodes=2, place=Flushed),)
+"""Placements that cost too much for every run."""
 
 
 # -- playing -------------------------------------------------------------------------------------

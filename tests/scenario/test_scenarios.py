@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenario.play import EVERYWHERE, Placement, ScenarioFailure, play
+from tests.scenario.play import EVERYWHERE, RARELY, Placement, ScenarioFailure, play
 from tests.scenario.script import read_script
 
 FOLDER = Path(__file__).parent
@@ -31,7 +31,11 @@ ANOMALIES = (
 )
 
 
-@pytest.mark.parametrize("placement", EVERYWHERE, ids=lambda placement: placement.name)
+@pytest.mark.parametrize(
+    "placement",
+    [*EVERYWHERE, *(pytest.param(one, marks=pytest.mark.sim) for one in RARELY)],
+    ids=lambda placement: placement.name,
+)
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_scenario(path: Path, placement: Placement, memory_path: Path) -> None:
     failed = ""

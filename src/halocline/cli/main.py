@@ -4,8 +4,9 @@
     halocline check shop            is every file what it should be?
     halocline tables shop           names, rows, keys
     halocline maintain shop         do what is owed, now and every minute; --once for cron
+    halocline serve shop            let other machines connect, until Ctrl-C
 
-All but `maintain` read: they work beside the process that has the database open for writing.
+All but `maintain` and `serve` read: they work beside the process that has the database open.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.table import Table
 
 import halocline as hc
 from halocline.cli.errors import TROUBLE, told
+from halocline.cli.serve import serve as run_serve
 from halocline.cli.upkeep import maintain as run_maintain
 from halocline.config import parse_duration
 from halocline.errors import UsageError
@@ -48,7 +50,7 @@ def maintain(
 ) -> None:
     """Move rows into objects, compact, fold tombstones, checkpoint, collect: whatever is owed.
 
-    Goes on until Ctrl-C. The database must not be open for writing elsewhere.
+    Goes on until Ctrl-C. Beside a process that has the database open, that one does the work.
     """
     with told():
         interval_s = parse_duration(interval)
@@ -59,6 +61,37 @@ def maintain(
         with hc.open(path, retention=retention, options=hc.Options(background=False)) as db:
             code = run_maintain(db, interval_s=interval_s, once=once, spark=not no_spark)
     raise typer.Exit(code)
+
+
+@app.command()
+def serve(
+    path: Place,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes one that is free.")] = 7400,
+    tls_cert: Annotated[str | None, typer.Option(help="PEM file: certificate.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file: its key.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token for reading and writing.")
+    ] = None,
+    read_token_file: Annotated[
+        Path | None, typer.Option(help="File with a token for reading only.")
+    ] = None,
+) -> None:
+    """Own the database and let other machines connect to it, until Ctrl-C.
+
+    An address that others can reach needs a certificate and a token.
+    """
+    with told():
+        local_files(path, read_only=True)  # serving must not make a database
+        run_serve(
+            path,
+            host=host,
+            port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            token_file=token_file,
+            read_token_file=read_token_file,
+        )
 
 
 @app.command()

@@ -18,10 +18,13 @@ from typing import Any, Final, Protocol
 
 from halocline.errors import (
     ConflictError,
+    NotFoundError,
     SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
+from halocline.log import Follower, LogGone, transactions
+from halocline.node.logtail import messages_of
 from halocline.node.parcel import unpack
 from halocline.node.session import Session
 from halocline.node.wire import (
@@ -44,11 +47,14 @@ from halocline.node.wire import (
     PutObject,
     ReadFile,
     ReadObject,
+    ReadTail,
     Request,
     StartJob,
+    Tail,
     WaitVisible,
 )
 from halocline.objects.shelf import job_of
+from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
 from halocline.store import Files
@@ -101,6 +107,7 @@ class Answers:
             ReadObject: self._read_object,
             PutObject: self._put_object,
             PinSnapshot: self._pin,
+            ReadTail: self._read_tail,
         }
 
     def answer(self, session: Session, request: Request) -> Any:
@@ -253,6 +260,34 @@ class Answers:
 
     def _pin(self, owner: Owner, session: Session, request: PinSnapshot) -> None:
         session.pin(owner.core, request.ts)
+
+    def _read_tail(self, owner: Owner, session: Session, request: ReadTail) -> Tail:
+        engine, log = owner.core.engine, owner.core.writing.log
+        wanted = None
+        if request.table is not None:
+            entry = owner.core.catalog.table(request.table, engine.last_ts)
+            if entry is None:
+                raise NotFoundError("table", request.table)
+            wanted = entry.id
+
+        def state_of(table_id: int) -> TableState | None:
+            return engine.tables.get(table_id) if wanted in (None, table_id) else None
+
+        follower = Follower(owner.files, owner.core.options, start_order=request.order)
+        found: list[bytes] = []
+        order, size = request.order, 0
+        try:
+            for record in transactions(follower.poll()):
+                messages = messages_of(record, state_of, log.uuid.hex())
+                if found and size + sum(map(len, messages)) > READ_BYTES_MAX:
+                    break
+                found += messages
+                size, order = size + sum(map(len, messages)), record.order + 1
+        except LogGone as gone:
+            raise SnapshotExpiredError(request.order, gone.order) from None
+        finally:
+            follower.close()
+        return Tail(order, tuple(found))
 
     # Maintenance.
 

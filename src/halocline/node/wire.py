@@ -217,6 +217,16 @@ class PinSnapshot(_Message, frozen=True, tag="pin"):
     ts: _U63
 
 
+class ReadTail(_Message, frozen=True, tag="tail"):
+    """What was committed from that log entry on, as messages (logtail.py), until they are many.
+
+    `table` narrows it to one. Order 0: from the oldest entry there is.
+    """
+
+    order: _U63
+    table: _Name | None = None
+
+
 CommandName = Literal["flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot"]
 
 
@@ -246,9 +256,10 @@ Request: TypeAlias = (
     | ReadObject
     | PutObject
     | PinSnapshot
+    | ReadTail
 )
 
-READS: Final = (Ping, WaitVisible, FindToken, ReadFile, ListLog, ReadObject, PinSnapshot)
+READS: Final = (Ping, WaitVisible, FindToken, ReadFile, ListLog, ReadObject, PinSnapshot, ReadTail)
 """What a token for reading may ask for."""
 READ_BYTES_MAX: Final = 1 << 24
 
@@ -266,6 +277,13 @@ class Position(_Message, frozen=True, tag="position"):
 
     epoch: _U63
     visible_ts: _U63
+
+
+class Tail(_Message, frozen=True, tag="tail"):
+    """Messages, and the order that the next request goes on with."""
+
+    order: _U63
+    messages: tuple[bytes, ...]
 
 
 class Done(_Message, frozen=True, tag="done"):

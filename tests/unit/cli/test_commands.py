@@ -109,11 +109,18 @@ def test_health_tables_and_check_read_beside_the_owner(shop: Path) -> None:
 
 
 def test_a_database_that_is_held_is_named_with_its_holder(shop: Path) -> None:
-    with hc.open(shop):
+    with hc.open(shop, options=hc.Options(serve=False)):
         done = run("maintain", str(shop), "--once", "--no-spark")
     assert done.exit_code == 3
     assert f"process {os.getpid()}" in done.output or str(os.getpid()) in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_database_that_is_open_elsewhere_is_maintained_by_its_owner(shop: Path) -> None:
+    with hc.open(shop, options=hc.Options(background=False)) as db:
+        done = run("maintain", str(shop), "--once", "--no-spark")
+        assert done.exit_code == 0, done.output
+        assert db.health().is_well
 
 
 @pytest.mark.parametrize("command", ["maintain", "health", "check", "tables"])

@@ -1,0 +1,68 @@
+"""`halocline serve`: own a database for other machines, until somebody says stop.
+
+Ctrl-C and SIGTERM end it alike: requests that have arrived are answered, then the database is
+closed.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import halocline as hc
+from halocline.errors import UsageError
+
+
+def serve(
+    path: Path,
+    *,
+    host: str,
+    port: int,
+    tls_cert: str | None,
+    tls_key: str | None,
+    token_file: Path | None,
+    read_token_file: Path | None,
+) -> None:
+    """Serve until a signal comes."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with hc.open(path) as db:
+            server = db.serve(
+                host,
+                port,
+                token=_token(token_file),
+                read_token=_token(read_token_file),
+                tls_cert=tls_cert,
+                tls_key=tls_key,
+            )
+            typer.echo(f"serving {path} at {server.uri}")
+            if token_file is None:
+                typer.echo(f"token: {server.token}")
+            stop.wait()
+    finally:
+        for number, handler in before.items():
+            _restore(number, handler)
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the token cannot be read: {error}") from error
+    if not token:
+        raise UsageError(f"{file} holds no token")
+    return token
+
+
+def _restore(number: int, handler: Any) -> None:
+    signal.signal(number, signal.SIG_DFL if handler is None else handler)

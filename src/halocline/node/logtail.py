@@ -1,0 +1,161 @@
+"""Logtail: commit records as messages that need no knowledge of the log's own format (N-01).
+
+    ObjectTombstones  _commit_ts, location (null: every data object)   files that end
+    Objects           _commit_ts, location, is_tombstone, moved,       files that begin to count
+                      commit_ts_min, rowid_min, rowid_max, key_min, key_max
+    RowTombstones     _commit_ts, _rowid, key columns                  rows that end
+    Rows              _commit_ts, _rowid, the table's columns          rows that begin
+
+Each message is one Arrow IPC stream. Its schema's metadata says which kind it is, the database, the
+table's id and name, and the order of the log entry it comes from. Messages of one record follow
+each other in the order above and take effect together. docs/formats/logtail.md says how to apply
+them.
+
+Not here: reading the log (log/follow.py), asking for a part of it (answers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.log import DML_A, DML_D, DML_U, Record
+from halocline.objects.shelf import FILES_PER_JOB, object_key
+from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
+from halocline.rows.reshape import KINDS as OBJECT_NODES
+from halocline.rows.reshape import Reshape, decode_reshapes
+from halocline.rows.state import TableState
+from halocline.rows.system import decode_info
+
+VERSION: Final = b"1"
+StateOf = Callable[[int], TableState | None]
+_OBJECTS: Final = pa.schema(
+    [
+        pa.field("_commit_ts", pa.int64(), nullable=False),
+        pa.field("location", pa.string(), nullable=False),
+        pa.field("is_tombstone", pa.bool_(), nullable=False),
+        pa.field("moved", pa.bool_(), nullable=False),
+        pa.field("commit_ts_min", pa.int64(), nullable=False),
+        pa.field("rowid_min", pa.int64(), nullable=False),
+        pa.field("rowid_max", pa.int64(), nullable=False),
+        pa.field("key_min", pa.binary(), nullable=False),
+        pa.field("key_max", pa.binary(), nullable=False),
+    ]
+)
+_ENDED: Final = pa.schema(
+    [pa.field("_commit_ts", pa.int64(), nullable=False), pa.field("location", pa.string())]
+)
+
+
+def messages_of(record: Record, state_of: StateOf, database: str) -> list[bytes]:
+    """The messages of one record; of a table that is not known any more there are none."""
+    if record.group != 1:
+        return []
+    ts = decode_info(record.info).commit_ts
+    found: list[tuple[int, str, pa.Table, TableState]] = []
+    objects = decode_reshapes([node for node in record.nodes if node[0] in OBJECT_NODES])
+    for kind, payload in record.nodes:
+        if kind in (DML_A, DML_D, DML_U):
+            state = state_of(table_of(payload))
+            if state is not None:
+                found += _of_node(state, decode_node(kind, payload, state.schema), ts)
+    for reshape in objects:
+        state = state_of(reshape.table_id)
+        if state is not None:
+            found += _of_objects(state, reshape, ts)
+    found.sort(key=lambda one: one[0])  # stable: nodes of a kind keep their order
+    return [_encode(kind, table, state, database, record.order) for _, kind, table, state in found]
+
+
+Found = list[tuple[int, str, pa.Table, TableState]]
+
+
+def _of_node(state: TableState, node: Node, ts: int) -> Found:
+    found: Found = []
+    if isinstance(node, (Append, Update)):
+        table = state.schema.to_table(node.rows) if node.table is None else node.table
+        rowids = np.arange(node.first_rowid, node.first_rowid + node.count, dtype=np.int64)
+        found.append((3, "Rows", _stamped(table, ts, rowids), state))
+    if not isinstance(node, Append):
+        found.append((2, "RowTombstones", _stamped(_keys(state, node), ts, node.targets), state))
+    return found
+
+
+def _keys(state: TableState, node: Any) -> pa.Table:
+    """The keys of rows that end, as columns; a table without a key has none."""
+    if state.key_of is None:
+        return pa.table({"_": pa.nulls(len(node.targets))}).select([])
+    keys = node.keys
+    if isinstance(node, Update) and node.table is None:
+        keys = [state.key_of(row) for row in node.rows]
+    table: pa.Table = state.schema.key_table(keys)
+    return table
+
+
+def _stamped(table: pa.Table, ts: int, rowids: Sequence[int] | Any) -> pa.Table:
+    ids = pa.array(rowids, pa.int64())
+    stamps = pa.array(np.full(len(ids), ts, dtype=np.int64))
+    columns = [stamps, ids, *table.columns]
+    hidden = [pa.field(name, pa.int64(), nullable=False) for name in ("_commit_ts", "_rowid")]
+    return pa.Table.from_arrays(columns, schema=pa.schema([*hidden, *table.schema]))
+
+
+def _of_objects(state: TableState, reshape: Reshape, ts: int) -> Found:
+    found: Found = []
+    if reshape.created:
+        rows = [
+            {
+                "_commit_ts": ts,
+                "location": entry.key,
+                "is_tombstone": entry.kind == "tombstone",
+                "moved": entry.moved,
+                "commit_ts_min": min(entry.commit_ts_min, ts),
+                "rowid_min": entry.stats.rowid_min,
+                "rowid_max": entry.stats.rowid_max,
+                "key_min": entry.stats.key_min,
+                "key_max": entry.stats.key_max,
+            }
+            for entry in reshape.created
+        ]
+        found.append((1, "Objects", pa.Table.from_pylist(rows, schema=_OBJECTS), state))
+    ended: list[str | None] = [
+        object_key(state.table_id, *divmod(number, FILES_PER_JOB)) for number in reshape.ended
+    ]
+    if reshape.truncate:
+        ended = [None]
+    if ended:
+        columns = [pa.array([ts] * len(ended), pa.int64()), pa.array(ended, pa.string())]
+        found.append((0, "ObjectTombstones", pa.Table.from_arrays(columns, schema=_ENDED), state))
+    return found
+
+
+def _encode(kind: str, table: pa.Table, state: TableState, database: str, order: int) -> bytes:
+    metadata = {
+        b"version": VERSION,
+        b"kind": kind.encode(),
+        b"database": database.encode(),
+        b"table_id": str(state.table_id).encode(),
+        b"table": state.entry.name.encode(),
+        b"order": str(order).encode(),
+    }
+    table = table.replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def read_messages(data: Iterable[bytes]) -> list[tuple[dict[str, str], pa.Table]]:
+    """(metadata, rows) of each message."""
+    found = []
+    for message in data:
+        with pa.ipc.open_stream(pa.py_buffer(message)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+        found.append((metadata, table))
+    return found
