@@ -12,7 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import budget, disk, engine, large, ours, scans, sparkcompact, sparkread, sqlite, tiers
+from bench import (
+    budget,
+    disk,
+    engine,
+    large,
+    ours,
+    scans,
+    sparkcompact,
+    sparkread,
+    sparkwrite,
+    sqlite,
+    tiers,
+)
 from bench.harness import Case, Measurement, Side, anew
 
 FULL = "SQLite, synchronous=FULL"
@@ -130,6 +142,7 @@ def _spark(quick: bool) -> list[Measurement]:
                 "rounds": 1 if quick else 3,
             },
         ),
+        *sparkwrite.measurements(quick=quick),
     ]
 
 

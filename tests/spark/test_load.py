@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +170,42 @@ def test_bad_input_is_refused_before_the_job(spark: Any, db: hc.Database) -> Non
     with pytest.raises(SchemaError):
         hs.load(null, db, "orders")
     assert names(db) == {}
+
+
+def test_every_type_goes_through_spark_and_back(spark: Any, db: hc.Database) -> None:
+    types = {
+        "id": "int",
+        "flag": "bool",
+        "small": "int8",
+        "real": "double",
+        "money": "decimal(20,4)",
+        "text": "str",
+        "data": "blob",
+        "day": "date",
+        "local": "timestamp",
+        "at": "timestamptz",
+        "tags": pa.list_(pa.string()),
+        "pair": pa.struct([("a", pa.int64()), ("b", pa.string())]),
+    }
+    for name in ("one", "two"):
+        db.create_table(name, types, primary_key=["id", "text"])
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    full = {
+        "flag": True,
+        "small": -3,
+        "real": 1.5,
+        "money": Decimal("12.3400"),
+        "data": b"\0\xff",
+        "day": moment.date(),
+        "local": moment.replace(tzinfo=None),
+        "at": moment,
+        "tags": ["x", None],
+        "pair": {"a": 1, "b": None},
+    }
+    with db.begin() as txn:
+        txn.insert("one", [{"id": n, "text": f"t{n}", **(full if n % 2 else {})} for n in range(9)])
+    hs.load(hs.table(spark, db, "one"), db, "two")
+    hs.load(hs.table(spark, db, "one"), db, "two", on_conflict="upsert")
+    hs.release(spark)
+    one, two = (db.sql(f"select * from {name} order by id") for name in ("one", "two"))
+    assert two.equals(one)

@@ -62,4 +62,4 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
     """What Spark hands over, in Arrow's words."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return cast("Any", to_arrow_schema)(schema)
+    return cast("Any", to_arrow_schema)(schema, timezone="UTC")

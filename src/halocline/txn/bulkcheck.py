@@ -78,11 +78,20 @@ class Fates:
                 found.append(near[is_among(near, theirs)])
         return np.concatenate(found)
 
-    def ends(self, entry: ObjectEntry) -> Iterator[tuple[int, Any]]:
-        """RowID and key of every version that one of the objects ends."""
-        table = self._table(entry)
-        keys = self._state.schema.keys_of(table)
-        return zip(table.column(ROWID).to_pylist(), keys, strict=True)
+    def ends(self, entry: ObjectEntry, reads: Reads) -> Iterator[tuple[int, Any]]:
+        """RowID and key of every version that one of the objects ends, of keys that were read."""
+        table, schema = self._table(entry), self._state.schema
+        if schema.int_key:  # a million of them must not be looked at one by one
+            ints = schema.int_keys(table)
+            mask = is_among(ints, np.sort(np.array(list(reads.keys), dtype=np.int64)))
+            for low, high in reads.ranges:
+                mask |= (True if low is None else ints >= low) & (
+                    True if high is None else ints < high
+                )
+            table = table.filter(pa.array(mask))
+        rowids, keys = table.column(ROWID), schema.keys_of(table)
+        for place in reads.among(keys):
+            yield rowids[place].as_py(), keys[place]
 
     @property
     def entries(self) -> Sequence[ObjectEntry]:
@@ -205,9 +214,7 @@ def check_bulk_reads(state: TableState, tier: Tier, reads: Reads, since: int) ->
                 raise read_changed(reason, name, None, entry.deleted_at)
     fates = Fates(state, brought)
     for entry in fates.entries:
-        ends = list(fates.ends(entry))
-        for place in reads.among([key for _, key in ends]):
-            rowid, key = ends[place]
+        for rowid, key in fates.ends(entry, reads):
             if not tier.is_born_dead(rowid, entry.created_at):
                 raise read_changed(reason, name, key, entry.created_at)
 

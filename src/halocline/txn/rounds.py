@@ -22,6 +22,7 @@ import numpy as np
 
 from halocline.read.scan import alive_mask
 from halocline.rows.engine import EngineState
+from halocline.rows.members import places_in
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
@@ -188,9 +189,14 @@ class Rounds:
         self._since = delta.until
 
     def _may_meet(self, delta: Delta) -> bool:
-        """Could a new key be one of those in our objects? Their bloom filters are in memory."""
+        """Could something new concern rows of our objects? Bloom filters and targets are in memory,
+        but the rows are not."""
         objects, finder = self.changes.objects, self.changes.home.finder
-        if objects is None or not objects.inserts or finder is None or not delta.pages:
+        if objects is None:
+            return False
+        if any(len(places_in(one.targets, delta.ended)) for one in objects.endings):
+            return True
+        if not objects.inserts or finder is None or not delta.pages:
             return False
         keys, _ = fresh_keys(self.changes.home, delta)
         return any(objects.may_hold(key) for key in keys)
