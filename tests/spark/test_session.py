@@ -94,7 +94,7 @@ def test_spark_connect_is_refused_by_name() -> None:
 
 
 def test_spark_connect_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halocline.spark.session.running", lambda: None)
+    monkeypatch.setitem(session.__globals__, "running", lambda: None)
     monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
     with pytest.raises(UsageError, match="Connect"):
         session()

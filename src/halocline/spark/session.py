@@ -109,12 +109,18 @@ def check_session(session: object) -> None:
 def running() -> SparkSession | None:
     """The session of this process, if there is one that runs; nothing is started."""
     # The active one belongs to a thread: another thread, or one that has called newSession, has
-    # none. The one that was made first is that of the process.
-    for found in (SparkSession.getActiveSession(), SparkSession._instantiatedSession):
-        if found is not None and found.sparkContext._jsc is not None:
-            check_session(found)
-            return found
-    return None
+    # none. The one that was made first is that of the process; asked for the active one, PySpark
+    # makes another object that stands for the same session.
+    found = SparkSession._instantiatedSession
+    if found is not None and found.sparkContext._jsc is None:
+        found = None
+    active = SparkSession.getActiveSession()
+    if active is not None and active.sparkContext._jsc is not None:
+        known = found is not None and active._jsparkSession.equals(found._jsparkSession)
+        found = found if known else active
+    if found is not None:
+        check_session(found)
+    return found
 
 
 def _of_the_machine(master: str) -> dict[str, str]:
