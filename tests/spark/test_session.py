@@ -93,6 +93,13 @@ def test_spark_connect_is_refused_by_name() -> None:
         check_session(connect())
 
 
+def test_spark_connect_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(session.__globals__, "running", lambda: None)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    with pytest.raises(UsageError, match="Connect"):
+        session()
+
+
 def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(UnavailableError, match="apt-get install"):

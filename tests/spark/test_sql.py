@@ -15,6 +15,7 @@ import pytest
 
 import halocline as hc
 from halocline import engines
+from halocline import spark as hs
 from halocline.errors import CorruptionError, NotFoundError, UsageError
 from halocline.spark import dialect
 from halocline.spark.values import bound
@@ -272,8 +273,8 @@ def test_the_past_and_streams(db: hc.Database) -> None:
         "select cast(real as varchar) from orders",
         "select round(real, 1) from orders",
         "select substring(name, -2) from orders",
-        "select cast(small as int) from (select real as small from orders) q",
-        "with q as (select real as id from orders) select cast(id as int) from q",
+        "select cast(small as int) from (select amount / 3 as small from orders) q",
+        "with q as (select amount / 3 as id from orders) select cast(id as int) from q",
         "select * from orders asof join customers on orders.id >= customers.id",
         "select * from orders join customers using (id)",
         "select * from range(3)",
@@ -328,6 +329,7 @@ def test_settings_and_views_of_the_session_stay_as_they_are(spark: Any, db: hc.D
         check(db, "select count(*) from orders", ordered=True)
         assert spark.sql("select * from orders").collect() == [(1,)]
         assert spark.catalog.listTables() != []
+        assert hs.session() is spark, "the session of the query was another one"
     finally:
         spark.catalog.dropTempView("orders")
 

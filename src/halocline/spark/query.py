@@ -90,6 +90,7 @@ def run_query(
     except (PySparkException, Py4JError) as error:
         raise _translate(error, parts) from error
     finally:
+        _activate(found)
         if jobs and core.committer is not None:
             give_up(core.committer, jobs)
     return _conform(table, local)
@@ -100,6 +101,13 @@ def _clone(found: SparkSession) -> SparkSession:
     for name, value in _SETTINGS.items():
         own.conf.set(name, value)
     return own
+
+
+def _activate(found: SparkSession) -> None:
+    """Making DataFrames in the clone has made it the active session of this thread: undo that."""
+    SparkSession._activeSession = found
+    assert found._jvm is not None
+    found._jvm.SparkSession.setActiveSession(found._jsparkSession)
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -43,6 +43,7 @@ _DEFAULTS: dict[str, str] = {
 _ALWAYS = ("spark.sql.timeType.enabled", "spark.sql.sources.parallelPartitionDiscovery.threshold")
 # Every error would be on the terminal as a hundred lines of JSON before it reaches the caller.
 _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_NO_CONNECT = "Spark Connect sessions cannot read files of this machine or run the engine's code"
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 _BROKEN_RULE = "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion"
 
@@ -65,6 +66,8 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
             _set(found, name, value)
         mark_streams()
         return prepare(found)
+    if os.environ.get("SPARK_REMOTE"):
+        raise UsageError(f"SPARK_REMOTE is set, but {_NO_CONNECT}: unset it")
     check_java()
     for name in _LOUD:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
@@ -96,10 +99,7 @@ def prepare(session: SparkSession) -> SparkSession:
 def check_session(session: object) -> None:
     """UsageError for anything that is not a classic Spark session that runs."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
-        raise UsageError(
-            "Spark Connect sessions cannot read files of this machine or run the engine's code: "
-            "use a classic session, e.g. halocline.spark.session()"
-        )
+        raise UsageError(f"{_NO_CONNECT}: use a classic one, e.g. halocline.spark.session()")
     if not isinstance(session, SparkSession):
         raise UsageError(f"expected a SparkSession, not {type(session).__name__}")
     if session.sparkContext._jsc is None:
@@ -109,12 +109,18 @@ def check_session(session: object) -> None:
 def running() -> SparkSession | None:
     """The session of this process, if there is one that runs; nothing is started."""
     # The active one belongs to a thread: another thread, or one that has called newSession, has
-    # none. The one that was made first is that of the process.
-    for found in (SparkSession.getActiveSession(), SparkSession._instantiatedSession):
-        if found is not None and found.sparkContext._jsc is not None:
-            check_session(found)
-            return found
-    return None
+    # none. The one that was made first is that of the process; asked for the active one, PySpark
+    # makes another object that stands for the same session.
+    found = SparkSession._instantiatedSession
+    if found is not None and found.sparkContext._jsc is None:
+        found = None
+    active = SparkSession.getActiveSession()
+    if active is not None and active.sparkContext._jsc is not None:
+        known = found is not None and active._jsparkSession.equals(found._jsparkSession)
+        found = found if known else active
+    if found is not None:
+        check_session(found)
+    return found
 
 
 def _of_the_machine(master: str) -> dict[str, str]:
