@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,3 +206,37 @@ def holder(request: pytest.FixtureRequest) -> Iterator[Any]:
     for process in started:
         process.communicate("\n", timeout=60)
         assert process.returncode == 0
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(3))
+def test_a_driver_that_is_killed_at_any_moment(shop: Path, tmp_path: Path, seed: int) -> None:
+    """The whole of Spark dies, again and again, while the table goes on changing."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with hc.open(shop, options=OPTIONS) as db:
+        since = db.visible_ts
+        arguments = [str(shop), str(tmp_path / "checkpoint"), str(since)]
+        for _ in range(2):
+            program = start_driver([*arguments, "forever"])
+            began = time.monotonic()
+            moment = chance.uniform(1.0, 8.0)
+            while time.monotonic() - began < moment:
+                grow(db, chance, 1)
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+        program = start_driver([*arguments, "available"])
+        program.communicate(timeout=600)
+        assert program.returncode == 0
+        assert events(shop) == feed(shop, since)
+        assert db.check() == []
+
+
+def start_driver(arguments: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(Path(__file__).with_name("driver.py")), *arguments]
+    program = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=Path.cwd()
+    )
+    assert program.stdout is not None
+    assert "started" in program.stdout.readline()
+    return program
