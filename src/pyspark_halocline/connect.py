@@ -2,6 +2,7 @@
 
     to read    read-only: follows the log beside whoever owns the database, or reads a closed one
     to write   `halocline.open`: through the owner, or as the owner while the commit lasts
+    by uri     `halocline.connect`, for both
 
 A read never starts a database and never takes its lock, however many plans are made at once. A
 process that becomes the owner for the length of a commit does nothing else: how long the past is
@@ -17,6 +18,7 @@ import halocline
 from halocline.clock import SystemClock
 from halocline.errors import UnavailableError
 from halocline.txn import Transaction
+from pyspark_halocline.options import Address
 
 PATIENCE_S: Final = 30.0
 """How long a commit waits for a database that is just changing hands."""
@@ -25,19 +27,29 @@ RETENTION: Final = "36500d"
 T = TypeVar("T")
 
 
-def open_to_read(path: str) -> halocline.Database:
+def open_to_read(address: Address) -> halocline.Database:
     """A read-only handle; NotFoundError where there is no database."""
-    return halocline.open(path, read_only=True)
+    if address.uri:
+        return _connect(address, read_only=True)
+    return halocline.open(address.path, read_only=True)
 
 
-def open_to_write(path: str) -> halocline.Database:
+def open_to_write(address: Address) -> halocline.Database:
     """A handle that can commit; NotFoundError where there is no database, which is not made."""
-    open_to_read(path).close()
+    if address.uri:
+        return _connect(address, read_only=False)
+    open_to_read(address).close()
     quiet = halocline.Options(background=False)
-    return halocline.open(path, retention=RETENTION, options=quiet)
+    return halocline.open(address.path, retention=RETENTION, options=quiet)
 
 
-def commit(path: str, token: Any, change: Callable[[Transaction], T]) -> T | None:
+def _connect(address: Address, *, read_only: bool) -> halocline.Database:
+    return halocline.connect(
+        address.uri, address.token, read_only=read_only, tls_roots=address.tls_roots
+    )
+
+
+def commit(address: Address, token: Any, change: Callable[[Transaction], T]) -> T | None:
     """Commit once, however often this is tried; None when the token had been committed before.
 
     An owner that goes away in the middle leaves the question whether it has committed: the token
@@ -47,7 +59,7 @@ def commit(path: str, token: Any, change: Callable[[Transaction], T]) -> T | Non
     until = clock.monotonic() + PATIENCE_S
     while True:
         try:
-            with open_to_write(path) as db:
+            with open_to_write(address) as db:
                 return db.run(change, token=token)
         except UnavailableError:
             if clock.monotonic() > until:

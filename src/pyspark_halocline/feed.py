@@ -49,7 +49,7 @@ from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema
 from halocline.txn.pin import Pin
 from pyspark_halocline.connect import open_to_read
-from pyspark_halocline.options import Settings
+from pyspark_halocline.options import Address, Settings
 from pyspark_halocline.parts import (
     BATCH_ROWS,
     Part,
@@ -88,7 +88,7 @@ class Along(InputPartition):
 class Span(InputPartition):
     """Changes in (since, until] that an executor reads for itself."""
 
-    path: str
+    address: Address
     table: str
     since: int
     until: int
@@ -159,8 +159,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(since)
         stamps = self._stamps(db, since, until)
         if len(stamps) > ROWS_ALONG_MAX:
-            path, table = db.path, self._settings.table
-            return [Span(path, table, *pair) for pair in _spans(stamps, since, until)]
+            address, table = self._settings.address, self._settings.table
+            return [Span(address, table, *pair) for pair in _spans(stamps, since, until)]
         table = db.changes(self._settings.table, since=since, until=until)
         return [Along(to_stream(piece)) for piece in pieces(table)]
 
@@ -185,7 +185,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from _first_batches(partition.part, self._schema, target)
             return
         if isinstance(partition, Span):
-            with open_to_read(partition.path) as db:
+            with open_to_read(partition.address) as db:
                 table = db.changes(partition.table, since=partition.since, until=partition.until)
         else:
             assert isinstance(partition, Along)
@@ -196,7 +196,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> Database:
         if self._db is None:
-            self._db = open_to_read(self._settings.path)
+            self._db = open_to_read(self._settings.address)
             with self._db.begin() as txn:
                 schema = state_of(txn, self._settings.table).schema
             _check_schema(schema, self._schema)
@@ -226,7 +226,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._open().begin(at=ts) as txn:
             state = state_of(txn, self._settings.table)
             self._hold(ts)
-            return [First(part) for part in plan_parts(state, ts, state.schema.names)]
+            address = self._settings.address
+            found = plan_parts(state, ts, state.schema.names, address=address)
+            return [First(part) for part in found]
 
     def _hold(self, ts: int) -> None:
         """Pin a timestamp instead of the last one. The pin comes first, then the floor is asked."""

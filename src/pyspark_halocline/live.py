@@ -35,6 +35,7 @@ from halocline.clock import SystemClock
 from halocline.errors import CorruptionError
 from halocline.spark.owner import state_of
 from pyspark_halocline.connect import open_to_read
+from pyspark_halocline.options import Address
 from pyspark_halocline.parts import Part, Wanted, hold, plan_parts
 from pyspark_halocline.staging import FOLDER
 
@@ -100,7 +101,7 @@ def _run() -> str:
 
 
 def _make(view: View) -> _Plan:
-    with open_to_read(view.path) as db, db.begin() as txn:
+    with open_to_read(Address(view.path)) as db, db.begin() as txn:
         state = state_of(txn, view.table)
         parts = plan_parts(state, txn.snapshot, view.columns, view.where)
         plan = _Plan(

@@ -1,6 +1,7 @@
 """Options: what `.option(name, value)` may say, read once into plain typed values.
 
     path, table                          where                 every read and write
+    uri, serverToken, tlsRoots           instead of path       a database that is served
     at, columns, where, lease            what of it            batch reads
     onConflict, token                    what to do with keys  writes
     changes, startingSnapshot,           from when on          streams (and batches of changes)
@@ -17,7 +18,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 from halocline.config import parse_duration
 from halocline.errors import UsageError
@@ -27,6 +28,8 @@ LEASE: Final = "1h"
 KNOWN: Final = (
     "path",
     "uri",
+    "serverToken",
+    "tlsRoots",
     "table",
     "at",
     "columns",
@@ -46,11 +49,20 @@ _OF_SPARK: Final = frozenset({"checkpointlocation", "querytag"})
 _STARTS: Final = ("startingSnapshot", "startingTimestamp")
 
 
+class Address(NamedTuple):
+    """Where a database is: a directory that this machine sees, or a server."""
+
+    path: str = ""
+    uri: str = ""
+    token: str = ""
+    tls_roots: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The options of one read, write or stream; plain values, because they travel."""
 
-    path: str
+    address: Address
     table: str
     at: int | datetime | str | None = None
     columns: tuple[str, ...] | None = None
@@ -92,8 +104,6 @@ def read_options(given: Mapping[str, str]) -> Settings:
     for name in options:
         if name not in known and name not in _OF_SPARK and not name.startswith("__"):
             raise UsageError(f"there is no option {name!r}; there are {', '.join(KNOWN)}")
-    if "uri" in options:
-        raise UsageError("uri= is not available in this version: give the path of the database")
     if _flag(options, "pushdown"):
         raise UsageError(
             "pushdown cannot be right with this version of Spark: it keeps the filters of one "
@@ -102,7 +112,7 @@ def read_options(given: Mapping[str, str]) -> Settings:
     if all(name.lower() in options for name in _STARTS):
         raise UsageError(f"give {_STARTS[0]} or {_STARTS[1]}, not both")
     return Settings(
-        path=_required(options, "path", "the directory of the database"),
+        address=_address(options),
         table=_required(options, "table", "the name of a table"),
         at=_moment(options.get("at")),
         columns=_columns(options.get("columns")),
@@ -116,6 +126,15 @@ def read_options(given: Mapping[str, str]) -> Settings:
         max_rows=_count(options, "maxRowsPerTrigger"),
         max_commits=_count(options, "maxCommitsPerTrigger"),
     )
+
+
+def _address(options: Mapping[str, str]) -> Address:
+    if "uri" not in options:
+        return Address(path=_required(options, "path", "the directory of the database"))
+    if "path" in options:
+        raise UsageError("give path or uri, not both")
+    token = options.get("servertoken", "")
+    return Address("", options["uri"], token, options.get("tlsroots"))
 
 
 def _required(options: Mapping[str, str], name: str, meaning: str) -> str:

@@ -14,7 +14,7 @@ The process that plans ends before the first row is read, so it leaves a lease b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +31,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.checkpoint.leases import write_lease
 from halocline.clock import SystemClock
 from halocline.config import MIB
-from halocline.objects import ObjectFile, ObjectStats
+from halocline.objects import ObjectFile, ObjectStats, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.duck import Duck, as_schema
 from halocline.read.plan import ScanPlan
@@ -44,7 +44,10 @@ from halocline.rows.state import TableState
 from halocline.schema import Schema
 from halocline.spark.probe import shelf_at
 from halocline.store import LocalFiles
+from pyspark_halocline.connect import open_to_read
+from pyspark_halocline.options import Address
 
+HERE: Final = Address()
 PARTITION_BYTES: Final = 64 * MIB
 ROWS_BYTES: Final = 4 * MIB
 """Rows of L0 in one partition: a task must fit into one message of Spark's."""
@@ -57,10 +60,12 @@ class Wanted(NamedTuple):
     """What of the table is wanted, in plain values: the same for all partitions of a read."""
 
     root: str
+    """The folder of the objects, as this machine sees it; empty for a database that is served."""
     schema: dict[str, Any]
     ts: int
     columns: tuple[str, ...]
     where: str | None = None
+    address: Address = HERE
 
 
 @dataclass
@@ -77,8 +82,11 @@ class Part(InputPartition):
 
 
 def hold(db: Database, ts: int, seconds: float) -> None:
-    """Keep a snapshot, which the caller has open, readable after this process has ended."""
-    if ts:
+    """Keep a snapshot, which the caller has open, readable after this process has ended.
+
+    That of a server is kept by its retention time alone.
+    """
+    if ts and "://" not in db.path:
         # A directory that we may not write to: as with any reader there, nobody is told.
         with suppress(OSError):
             write_lease(LocalFiles(db.path), SystemClock(), ts, seconds)
@@ -89,6 +97,7 @@ def plan_parts(
     ts: int,
     columns: tuple[str, ...],
     where: str | None = None,
+    address: Address = HERE,
 ) -> Iterator[Part]:
     """The table at a snapshot as partitions; files that cannot match are left out."""
     schema = state.schema
@@ -96,7 +105,8 @@ def plan_parts(
     predicate = None if where is None else compile_where(where, None, schema, name)
     plan = take_plan(state, ts, predicate)
     checked = None if where is None else parse_where(where, schema, name)
-    wanted = Wanted(state.shelf.root, schema.to_wire(), ts, columns, checked)
+    root = "" if address.uri else state.shelf.root
+    wanted = Wanted(root, schema.to_wire(), ts, columns, checked, address)
     for group in _groups(plan.objects):
         yield Part(
             wanted,
@@ -173,14 +183,24 @@ def _tables(part: Part) -> Iterator[pa.Table]:
     if part.rows:
         yield from_stream(part.rows).select(needed)
     dead: Int64Array = np.frombuffer(part.dead, dtype=np.int64)
-    for key, created_at, stats, late in part.files:
-        file = ObjectFile(key, ObjectStats.from_wire(stats), created_at)
-        reader = shelf_at(part.wanted.root).reader
-        for table in reader.scan(file, schema, columns=needed, hidden=[ROWID, COMMIT_TS]):
-            kept = ~is_among(table.column(ROWID).to_numpy(), dead)
-            if late:
-                kept &= table.column(COMMIT_TS).to_numpy() <= part.wanted.ts
-            yield table if kept.all() else table.filter(pa.array(kept))
+    with _shelf(part.wanted) as shelf:
+        for key, created_at, stats, late in part.files:
+            file = ObjectFile(key, ObjectStats.from_wire(stats), created_at)
+            for table in shelf.reader.scan(file, schema, columns=needed, hidden=[ROWID, COMMIT_TS]):
+                kept = ~is_among(table.column(ROWID).to_numpy(), dead)
+                if late:
+                    kept &= table.column(COMMIT_TS).to_numpy() <= part.wanted.ts
+                yield table if kept.all() else table.filter(pa.array(kept))
+
+
+@contextmanager
+def _shelf(wanted: Wanted) -> Iterator[Shelf]:
+    """The objects: from the folder, or from the server for as long as they are read."""
+    if not wanted.address.uri:
+        yield shelf_at(wanted.root)
+        return
+    with open_to_read(wanted.address) as db:
+        yield db.core.engine.shelf
 
 
 def _needed(schema: Schema, wanted: Wanted) -> list[str]:

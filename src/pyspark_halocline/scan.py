@@ -2,6 +2,7 @@
 
     at given     fixed: planned once, kept by a lease                 partitions are parts
     at missing   live: each run of the query plans for itself         partitions are slots (live.py)
+    by uri       fixed: there is no folder that all tasks see
 
 Filters of Spark's are not taken: Spark 4.3 keeps the plan that it made with the filters of one
 query, uses it for the next query of the same DataFrame, and that lacks rows. `where` is safe.
@@ -43,14 +44,16 @@ class TableReader(DataSourceReader):
         """In the planner: share out the files of a snapshot, or slots for those of later ones."""
         settings = self._settings
         at = None if settings.at == LATEST else settings.at
-        with open_to_read(settings.path) as db, db.begin(at=at) as txn:
+        fixed = settings.at is not None or bool(settings.address.uri)
+        with open_to_read(settings.address) as db, db.begin(at=at) as txn:
             state = state_of(txn, settings.table)
             columns = shown_columns(state.schema, self._schema)
-            parts = list(plan_parts(state, txn.snapshot, columns, settings.where))
-            if settings.at is not None:
+            where, address = settings.where, settings.address
+            parts = list(plan_parts(state, txn.snapshot, columns, where, address))
+            if fixed:
                 hold(db, txn.snapshot, settings.lease_s)
             path, table = db.path, state.entry.name
-        if settings.at is not None:
+        if fixed:
             # Spark makes a partition of its own when there is none; this one reads as no rows.
             return list(parts) or [Part(Wanted("", {}, 0, ()))]
         name = SystemClock().random_bytes(12).hex()
@@ -71,7 +74,7 @@ class TableReader(DataSourceReader):
 def table_schema(settings: Settings) -> StructType:
     """The columns that a read or a stream gives, in Spark's types."""
     at = None if settings.at == LATEST else settings.at
-    with open_to_read(settings.path) as db, db.begin(at=at) as txn:
+    with open_to_read(settings.address) as db, db.begin(at=at) as txn:
         schema = state_of(txn, settings.table).schema
     if settings.changes:
         from halocline.read.changes import changes_schema

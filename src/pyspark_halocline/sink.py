@@ -49,9 +49,9 @@ class _Writer:
     """What writes of batches and of streams have in common."""
 
     def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
-        with open_to_read(settings.path) as db, db.begin() as txn:
+        with open_to_read(settings.address) as db, db.begin() as txn:
             table = state_of(txn, settings.table).schema
-            self._root = db.path
+            self._root = "" if settings.address.uri else db.path
         self._settings = settings
         self._overwrite = overwrite
         check_input(schema, table, settings)
@@ -81,8 +81,9 @@ class _Writer:
                 raise SchemaError(message.problem)
         if not self._overwrite and not sum(message.rows for message in messages):
             return
-        commit(self._settings.path, token, lambda txn: self._change(txn, messages))
-        sweep(self._root, messages)
+        commit(self._settings.address, token, lambda txn: self._change(txn, messages))
+        if self._root:
+            sweep(self._root, messages)
 
     def _change(self, txn: Transaction, messages: Sequence[Message]) -> None:
         """All rows into one transaction."""

@@ -1,7 +1,8 @@
 """How the rows of a write travel from executors to the one process that commits them.
 
     few rows    inside the message of their task
-    more        a file in the database's folder `staging`, named by the message, with its digest
+    more        a file in the database's folder `staging`, named by the message, with its digest;
+                of a database that is served they travel in the message all the same
 
 A staged file is no object: nobody refers to it, no snapshot needs it, and a write whose files are
 gone fails as a whole and can be run again. The process that commits removes the files after the
@@ -52,7 +53,7 @@ class Stage:
     """Takes the rows of one task."""
 
     def __init__(self, root: str, schema: pa.Schema, clock: Clock | None = None) -> None:
-        self._root = Path(root, FOLDER)
+        self._root = Path(root, FOLDER) if root else None
         self._clock = clock or SystemClock()
         self._schema = schema
         self._rows = 0
@@ -65,8 +66,8 @@ class Stage:
         """Take some rows."""
         self._rows += table.num_rows
         self._writer.write_table(table)
-        if self._path is None and self._sink.tell() > MESSAGE_BYTES:
-            self._spill()
+        if self._root is not None and self._path is None and self._sink.tell() > MESSAGE_BYTES:
+            self._spill(self._root)
 
     def finish(self) -> Message:
         """All rows are here."""
@@ -80,13 +81,13 @@ class Stage:
         options = pa.ipc.IpcWriteOptions(**_OPTIONS)
         return pa.ipc.new_stream(self._sink, self._schema, options=options)
 
-    def _spill(self) -> None:
+    def _spill(self, folder: Path) -> None:
         """What is in memory begins the file; an Arrow stream can go on where another ended."""
         self._writer.close()
         with pa.ipc.open_stream(self._buffer.getvalue()) as reader:
             held = reader.read_all()
-        self._root.mkdir(mode=0o700, exist_ok=True)
-        self._path = self._root / f"{self._clock.random_bytes(16).hex()}{ENDING}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._path = folder / f"{self._clock.random_bytes(16).hex()}{ENDING}"
         self._path.touch(mode=0o600, exist_ok=False)
         self._sink = pa.OSFile(str(self._path), "wb")
         self._buffer = pa.BufferOutputStream()

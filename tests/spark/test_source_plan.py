@@ -164,7 +164,7 @@ def test_options_say_what_is_wrong_with_them() -> None:
         ({"table": "orders"}, "path"),
         ({"path": "shop"}, "TEMPORARY VIEW"),
         ({**good, "wher": "id = 1"}, "wher"),
-        ({**good, "uri": "grpc://host:1"}, "uri"),
+        ({**good, "uri": "grpc://host:1"}, "not both"),
         ({**good, "columns": "a,,b"}, "columns"),
         ({**good, "columns": "[1]"}, "columns"),
         ({**good, "columns": "a,A"}, "once"),
@@ -203,11 +203,14 @@ def test_what_cannot_be_read_is_refused(db: hc.Database, tmp_path: Path) -> None
 # -- writes --------------------------------------------------------------------------------------
 
 
-def write(path: str, table: Any, *, overwrite: bool = False, tasks: int = 2, **options: Any) -> Any:
+def write(
+    where: Any, table: Any, *, overwrite: bool = False, tasks: int = 2, **options: Any
+) -> Any:
     """A write as Spark runs it: tasks of their own, then a commit from what they sent."""
     from halocline.spark.types import spark_schema
 
-    found = DefaultSource({"path": path, "table": "orders", **options})
+    where = {"path": where} if isinstance(where, str) else where
+    found = DefaultSource({**where, "table": "orders", **options})
     writer = pickle.loads(pickle.dumps(found.writer(spark_schema(table.schema), overwrite)))
     size = max(1, -(-table.num_rows // tasks))
     messages = [
@@ -458,3 +461,34 @@ def test_types_that_arrow_names_otherwise(tmp_path: Path) -> None:
         with db.begin() as txn:
             txn.insert("orders", row)
         assert read(db) == [row]
+
+
+# -- a database that is served ---------------------------------------------------------------------
+
+
+def test_a_server_is_read_written_and_streamed_from(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "ROWS_ALONG_MAX", 50)
+    grow(db, random.Random(3), 4)
+    server = db.serve()
+    where = {"uri": server.uri, "serverToken": server.token}
+
+    def served(**options: Any) -> DefaultSource:
+        return DefaultSource({**where, "table": "orders", **options})
+
+    reader = served(where="amount > 20").reader(served().schema())
+    with db.begin() as txn:
+        expected = plain(txn.scan("orders", where="amount > 20").to_pylist())
+    assert plain(rows_of(reader)) == expected
+    since = db.visible_ts
+    write(where, frame(range(1000, 1200), "far"), onConflict="upsert")
+    assert db.sql("select count(*) from orders where name = 'far'")[0][0].as_py() == 200
+    found = served(changes="true", startingTimestamp=str(since))
+    stream = found.streamReader(found.schema())
+    batches, _ = run(stream)
+    stream.stop()
+    rows = [row for one in batches for row in one]
+    assert plain(rows) == plain(db.changes("orders", since=since).to_pylist())
+    with pytest.raises(UsageError, match="token"):
+        DefaultSource({"uri": server.uri, "table": "orders"}).schema()

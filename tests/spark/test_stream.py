@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,25 +65,25 @@ def register(spark: Any) -> None:
 
 
 def run_with_faults(
-    spark: Any, shop: Path, tmp_path: Path, chance: random.Random, batches: int
+    spark: Any, shop: Path, tmp_path: Path, chance: random.Random, plan: dict[int, str], step: int
 ) -> tuple[int, int]:
     """Feed of `orders` into `events`, one commit a batch, until everything has arrived; returns
-    where the feed began and how often something died."""
+    where the feed began and how often something died. `plan` says in which batches."""
     register(spark)
     folder = tmp_path / "faults"
     folder.mkdir()
     with hc.open(shop, options=OPTIONS) as db:
         since = db.visible_ts
     died = made = 0
-    while made < batches:
-        step = min(batches - made, chance.choice([2, 3, 4]))
+    while made <= max(plan):
         with hc.open(shop, options=OPTIONS) as db:
             grow(db, chance, step)
             db.gc()
-        for batch in range(made, made + step, 1 if batches > 8 else 2):
-            phase = faults.PHASES[(batch + chance.choice([0, 1])) % 3]
-            place = "next" if phase == "write" else str(batch)
-            (folder / f"{place}-{phase}").touch()
+        for batch in range(made, made + step):
+            phase = plan.get(batch, "")
+            if phase:
+                place = "next" if phase == "write" else str(batch)
+                (folder / f"{place}-{phase}").touch()
         made += step
         limits = {"startingTimestamp": since, "maxCommitsPerTrigger": 1}
         while True:
@@ -92,14 +95,15 @@ def run_with_faults(
                 break
             except Exception:
                 died += 1
-                if died > 4 * batches:
+                if died > 2 * len(plan):
                     raise
     return since, died
 
 
 def test_every_change_arrives_once_whatever_dies(spark: Any, shop: Path, tmp_path: Path) -> None:
-    since, died = run_with_faults(spark, shop, tmp_path, random.Random(11), 8)
-    assert died >= 3
+    plan = {1: "before", 4: "write", 6: "after"}
+    since, died = run_with_faults(spark, shop, tmp_path, random.Random(11), plan, 4)
+    assert died == 3
     assert events(shop) == feed(shop, since)
 
 
@@ -107,8 +111,10 @@ def test_every_change_arrives_once_whatever_dies(spark: Any, shop: Path, tmp_pat
 @pytest.mark.parametrize("seed", range(2))
 def test_fifty_batches(spark: Any, shop: Path, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
-    since, died = run_with_faults(spark, shop, tmp_path, random.Random(seed), 50)
-    assert died >= 25
+    chance = random.Random(seed)
+    plan = {batch: chance.choice(faults.PHASES) for batch in range(0, 50, 2)}
+    since, died = run_with_faults(spark, shop, tmp_path, chance, plan, 10)
+    assert died >= 20
     assert events(shop) == feed(shop, since)
 
 
@@ -203,3 +209,37 @@ def holder(request: pytest.FixtureRequest) -> Iterator[Any]:
     for process in started:
         process.communicate("\n", timeout=60)
         assert process.returncode == 0
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(3))
+def test_a_driver_that_is_killed_at_any_moment(shop: Path, tmp_path: Path, seed: int) -> None:
+    """The whole of Spark dies, again and again, while the table goes on changing."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with hc.open(shop, options=OPTIONS) as db:
+        since = db.visible_ts
+        arguments = [str(shop), str(tmp_path / "checkpoint"), str(since)]
+        for _ in range(2):
+            program = start_driver([*arguments, "forever"])
+            began = time.monotonic()
+            moment = chance.uniform(1.0, 8.0)
+            while time.monotonic() - began < moment:
+                grow(db, chance, 1)
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+        program = start_driver([*arguments, "available"])
+        program.communicate(timeout=600)
+        assert program.returncode == 0
+        assert events(shop) == feed(shop, since)
+        assert db.check() == []
+
+
+def start_driver(arguments: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(Path(__file__).with_name("driver.py")), *arguments]
+    program = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=Path.cwd()
+    )
+    assert program.stdout is not None
+    assert "started" in program.stdout.readline()
+    return program

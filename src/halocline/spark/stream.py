@@ -12,6 +12,7 @@ batches that are large, and for work of the caller's own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -60,5 +61,6 @@ def stream_token(query: str, table: str, batch: int) -> tuple[str, int]:
 def _opened(path: Any) -> Any:
     # The front door stands above this room; the data source stands on the front door.
     from pyspark_halocline.connect import open_to_write
+    from pyspark_halocline.options import Address
 
-    return open_to_write(path)
+    return open_to_write(Address(path=os.fspath(path)))
