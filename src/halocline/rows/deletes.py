@@ -214,12 +214,6 @@ class DeletionBuffer:
         is first seen, so its timestamp is asked for again."""
         return [(rowid, one[0]) for rowid, one in self._newest(ts) if one[0] >= ts]
 
-    def rowids_since(self, ts: int) -> Int64Array:
-        """RowIDs of tombstones with commit_ts > ts. Caller holds the commit lock."""
-        singles = np.array([rowid for rowid, _ in self._since(ts + 1)], dtype=np.int64)
-        runs = [run.rowids[run.stamps > ts] for run in self.runs if run.ts_max > ts]
-        return np.concatenate([singles, *runs])
-
     def since(self, ts: int, among: Among = _all) -> Iterator[tuple[int, Tombstone]]:
         """Tombstones with commit_ts > ts, of keys that `among` picks out of a list by their places.
         Caller holds the commit lock: whole lists, as a bulk delete may have brought many."""

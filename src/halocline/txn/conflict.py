@@ -101,20 +101,22 @@ def live_since(state: TableState, rowid: int, fate: Fate) -> int:
     return 0 if stamp < state.shape.tier.last_truncate_ts else stamp
 
 
-def gather(state: TableState, since: int) -> Delta:
-    """What is newer than `since`, by reference. Caller holds the commit lock."""
-    if state.last_ts <= since:
-        return Delta([], [], NONE, state.last_ts)
+def gather(state: TableState, since: int, until: int) -> Delta:
+    """What is newer than `since`, by reference. Everything up to `until` has been folded, and
+    nothing of it leaves memory while a transaction is open from before it: no lock is needed."""
+    if until <= since:
+        return Delta([], [], NONE, until)
     pages = []
     for page, count in reversed(state.pages()):
-        begin = page.visible_count(count, since)
-        if begin < count:
-            pages.append((page, begin, count))
+        begin, end = page.visible_count(count, since), page.visible_count(count, until)
+        if begin < end:
+            pages.append((page, begin, end))
         if begin:
             break
-    newer = [ghost.rowids[ghost.stamps > since] for ghost in state.ghosts]
+    # After the pages: a row that has left them meanwhile is here.
+    newer = [one.rowids[(one.stamps > since) & (one.stamps <= until)] for one in state.ghosts]
     ghosts = [rowids for rowids in newer if len(rowids)]
-    return Delta(pages, ghosts, state.deletes.rowids_since(since), state.last_ts)
+    return Delta(pages, ghosts, state.deletes.between(since, until)[0], until)
 
 
 def fresh_keys(state: TableState, delta: Delta) -> tuple[list[Any] | Int64Array, Int64Array]:

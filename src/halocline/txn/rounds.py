@@ -117,8 +117,8 @@ class Rounds:
             if not self._owes():
                 return
             with lock:
-                delta = gather(changes.home, self._since)
-            self._round(delta)
+                until = changes.home.last_ts
+            self._round(gather(changes.home, self._since, until))
 
     def inside(self) -> bool:
         """The last round; False when there is something left to be done outside.
@@ -133,7 +133,7 @@ class Rounds:
         if state.shape.tier.last_bulk_ts > self._since:
             return False
         if self._bulk and state.last_ts > self._since:
-            delta = gather(state, self._since)
+            delta = gather(state, self._since, state.last_ts)
             if delta.ghosts or len(delta) > LOCKED_MAX or self._may_meet(delta):
                 return False
             self._rebases = check_parts(changes, delta, state.deletes.find)
@@ -153,7 +153,7 @@ class Rounds:
             return True
         self._rebase()
         if self._owes():
-            self._round(gather(changes.home, self._since))
+            self._round(gather(changes.home, self._since, changes.home.last_ts))
         self._rebases = check_singles(changes, self.snapshot, self._gone)
         self._rebase()
         return True

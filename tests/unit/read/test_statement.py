@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from halocline.errors import SchemaError, UsageError
-from halocline.read.statement import check_params, parse_order, parse_query, parse_where, quote
+from halocline.read.statement import (
+    check_params,
+    parse_condition,
+    parse_order,
+    parse_query,
+    parse_where,
+    quote,
+)
 from halocline.schema import Schema
 
 SCHEMA = Schema.define(
@@ -116,3 +123,43 @@ def test_parameters() -> None:
     for bad in ("x", b"x", {"a": 1}, 5, iter(()), {1}):
         with pytest.raises(UsageError):
             check_params(bad)  # type: ignore[arg-type]
+
+
+SIDES = {"source": ("id", "At", "odd name"), "target": ("id", "at", "s")}
+
+
+def test_a_condition_names_its_sides() -> None:
+    text, used = parse_condition('SOURCE.at > target.AT and source."odd name" = 1', SIDES)
+    assert text == '("source"."At" > "target"."at" AND "source"."odd name" = 1)'
+    assert used == {("source", "At"), ("target", "at"), ("source", "odd name")}
+    assert parse_condition("target.s.inner is null", SIDES)[1] == {("target", "s")}
+    assert parse_condition("source.id", SIDES)[0] == '("source"."id")'
+    assert parse_condition("true", SIDES) == ("(TRUE)", set())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "at > 1",
+        "other.at > 1",
+        "source.*",
+        "source.at > (select 1)",
+        "sum(source.at) > 1",
+        "source.at > 1 order by 1",
+        "source.at > 1; select 1",
+        "row_number() over () = 1",
+        "source.at >",
+    ],
+)
+def test_a_condition_is_one_expression_over_its_sides(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_condition(text, SIDES)
+
+
+def test_a_condition_knows_its_columns() -> None:
+    with pytest.raises(SchemaError, match="nope"):
+        parse_condition("source.nope = 1", SIDES)
+    with pytest.raises(UsageError):
+        parse_condition(5, SIDES)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from halocline.rows.deletes import DeletionBuffer, Tombstone, TombstoneRun
+from halocline.rows.deletes import DeletionBuffer, Tombstone, TombstoneRun, merge_tombstones
 
 
 def run(rowids: list[int], ts: int, successors: list[int] | None = None) -> TombstoneRun:
@@ -49,6 +49,22 @@ def test_h03_the_buffer_asks_singles_and_runs() -> None:
     assert buffer.find(4) == Tombstone(20, 0, (), "k4")
     assert buffer.find(3) == Tombstone(30, 8, (2,), "k3")
     assert buffer.find(5) is None
+
+
+def test_the_earliest_tombstone_of_a_row_id_counts() -> None:
+    early, late = run([2, 4], 20, [12, 14]), run([1, 2, 4], 30, [21, 22, 24])
+    for runs in ((early, late), (late, early)):
+        buffer = DeletionBuffer()
+        for one in runs:
+            buffer.link(one)
+        merged = merge_tombstones(runs)
+        for rowid, successor in ((2, 12), (4, 14)):
+            expected = Tombstone(20, successor, (2, 5), f"k{rowid}")
+            assert buffer.find(rowid) == merged.find(rowid) == expected
+        assert merged.find(1) == Tombstone(30, 21, (2, 5), "k1")
+        assert sorted(set(merged.within(0, 9, 25).tolist())) == [2, 4]
+    buffer.ended[1] = (10, 0, (), "k1")
+    assert buffer.find(1) == Tombstone(10, 0, (), "k1")
 
 
 @pytest.mark.parametrize("seed", range(5))

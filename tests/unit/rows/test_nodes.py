@@ -59,6 +59,7 @@ def nodes(schema: Schema, count: int = 12) -> list[Node]:
         Update(7, array, (2, 3), table=table, keys=keys, run=run, first_rowid=5),
         Delete(7, targets, keys, first_rowid=0),
         Delete(7, array, keys, first_rowid=0),
+        Delete(7, array, keys, successors=array * 2, changed=(2, 3)),
     ]
 
 
@@ -71,6 +72,10 @@ def _equal(left: Node, right: Node, schema: Schema) -> None:
     )
     if isinstance(left, Delete) and isinstance(right, Delete):
         assert list(left.keys) == list(right.keys)
+        assert left.changed == right.changed
+        assert (left.successors is None) == (right.successors is None)
+        if left.successors is not None and right.successors is not None:
+            assert left.successors.tolist() == right.successors.tolist()
     elif not isinstance(left, Delete) and not isinstance(right, Delete):
         assert list(left.rows) == list(right.rows)
         assert left.table == right.table
