@@ -423,3 +423,5 @@ def test_what_cannot_be_is_refused(spark: Any, db: hc.Database) -> None:
         hs.compact(spark, db, plan=Plan(groups=(), deferred=()))
     with hc.open(db.path, read_only=True) as reader, pytest.raises(UsageError, match="read-only"):
         hs.compact(spark, reader)
+    with hc.open(db.path) as node, pytest.raises(UsageError, match="another process"):
+        hs.compact(spark, node)

@@ -1,7 +1,9 @@
 """`halocline maintain`: rounds of maintenance, with Spark for large groups or without it.
 
 Without Spark (not installed, no Java, or not wanted) this process does all it can, and says what is
-left. SIGTERM ends the rounds as Ctrl-C does: service managers send it.
+left. Where another process has the database open, that one carries out what it is asked to.
+
+SIGTERM ends the rounds as Ctrl-C does: service managers send it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int
     console = Console()
     try:
         with Show(console) as show:
-            if spark and _has_spark():
+            if spark and _is_owner(db) and _has_spark():
                 from halocline.spark import maintain as on_spark
 
                 report = on_spark(None, db, interval_s, once, progress=show, stop=stop)
@@ -37,6 +39,15 @@ def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int
     finally:
         signal.signal(signal.SIGTERM, before)
     return _conclude(console, report)
+
+
+def _is_owner(db: Database) -> bool:
+    """Jobs of Spark commit where the database is open; calls of others are carried out there."""
+    committer = db.core.committer
+    if committer is not None and committer.distant is None:
+        return True
+    say("another process has the database open and does the work; large groups are left")
+    return False
 
 
 def _has_spark() -> bool:

@@ -39,7 +39,7 @@ from halocline.objects import ObjectStats
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.spark.collect import Progress, collect
-from halocline.spark.owner import check_writer
+from halocline.spark.owner import check_here
 from halocline.spark.rewrite import (
     FIRST_OF_DRIVER,
     ORDINALS,
@@ -77,7 +77,7 @@ def compact(
     out. `progress` is told how many tasks of a job are done, of how many. Without a session one is
     started when it is needed.
     """
-    owner = check_writer(db)
+    owner = check_here(db)
     if session is not None:
         prepare(session)
     if plan is not None and not isinstance(plan, (Plan, CompactPolicy)):

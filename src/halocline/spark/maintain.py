@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from halocline.config import parse_duration
 from halocline.spark.compact import SparkRunner
-from halocline.spark.owner import check_writer
+from halocline.spark.owner import check_here
 from halocline.spark.session import prepare
 from halocline.upkeep import UpkeepReport, Watch, keep_up
 
@@ -36,7 +36,7 @@ def maintain(
     round. `progress` is told what begins, what is done and how far a job of Spark is. Returns what
     was done, what failed and what is still owed.
     """
-    owner = check_writer(db)
+    owner = check_here(db)
     interval_s = parse_duration(interval)
     if session is not None:
         prepare(session)

@@ -45,6 +45,18 @@ def check_writer(db: object) -> Owner:
     return owner
 
 
+def check_here(db: object) -> Owner:
+    """UsageError unless the database is open for writing in this very process."""
+    owner = check_writer(db)
+    committer = owner.core.committer
+    if committer is not None and committer.distant is not None:
+        raise UsageError(
+            "another process has the database open: compaction on Spark runs there, "
+            "or here once that one has closed it"
+        )
+    return owner
+
+
 def state_of(txn: Transaction, table: str) -> TableState:
     """The state of a table by name; NotFoundError when there is none."""
     return txn.changes_of(table).state
