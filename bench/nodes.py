@@ -1,6 +1,7 @@
 """`python -m bench.nodes`: what it costs to be a second process, as ratios within one run.
 
     latency     a durable commit of one row, from a second process against the owner's own
+    afar        the same through Arrow Flight, on loopback
     throughput  eight client processes together against one thread of the owner
     freshness   from an acknowledged commit of the owner to the first read of it elsewhere
     query       an aggregation over objects, in a second process against the owner
@@ -36,8 +37,8 @@ CLIENTS = 8
 class Client:
     """A client process and its pipe."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "bench.nodes", "--client", str(path)]
+    def __init__(self, place: Path | str, token: str = "") -> None:
+        command = [sys.executable, "-m", "bench.nodes", "--client", str(place), "--token", token]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self.opened: dict[str, Any] = self.answer()
@@ -108,10 +109,10 @@ def watch(db: hc.Database, first: int, count: int) -> list[float]:
     return seen
 
 
-def client(path: str) -> None:
+def client(place: str, token: str) -> None:
     """The program of a client: one line of JSON in, one line out."""
     started = perf_counter()
-    db = hc.open(path)
+    db = hc.connect(place, token) if token else hc.open(place)
     with db.begin() as txn:
         txn.tables()
     opened = perf_counter() - started
@@ -131,11 +132,11 @@ def client(path: str) -> None:
 # -- cases ---------------------------------------------------------------------------------------
 
 
-def latency(db: hc.Database, one: Client, rounds: int) -> tuple[float, float]:
+def latency(db: hc.Database, one: Client, rounds: int, first: int = 0) -> tuple[float, float]:
     mine, theirs = [], []
     for number in range(rounds):
-        mine.append(commits(db, number * 1000, 200))
-        theirs.append(one.ask("commits", first=10**9 + number * 1000, count=200))
+        mine.append(commits(db, first + number * 1000, 200))
+        theirs.append(one.ask("commits", first=first + 10**9 + number * 1000, count=200))
     return median(mine), median(theirs)
 
 
@@ -148,7 +149,7 @@ def throughput(db: hc.Database, clients: list[Client], seconds: float) -> tuple[
 
 
 def freshness(db: hc.Database, one: Client, count: int) -> float:
-    first = 20 * 10**9
+    first = 30 * 10**9
     one.tell("watch", first=first, count=count)
     acked = []
     for key in range(first, first + count):
@@ -163,7 +164,7 @@ def main() -> None:
     """Run all cases and print one line for each."""
     arguments = _arguments()
     if arguments.client:
-        client(arguments.client)
+        client(arguments.client, arguments.token)
         return
     OUTPUT.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="nodes-", dir=OUTPUT))
@@ -188,6 +189,11 @@ def _run(path: Path, arguments: argparse.Namespace) -> None:
         _show("start", one.opened["seconds"] * 1e3, "ms", arguments.rows, "rows")
         mine, theirs = latency(db, one, arguments.rounds)
         _show("latency", mine * 1e6, "us", theirs * 1e6, "us", theirs / mine, "<= 1.8")
+        server = db.serve()
+        afar = Client(server.uri, server.token)
+        mine, theirs = latency(db, afar, arguments.rounds, first=2 * 10**10)
+        _show("afar", mine * 1e6, "us", theirs * 1e6, "us", theirs / mine, "<= 5")
+        afar.close()
         alone, together = throughput(db, clients, arguments.seconds)
         _show("throughput", alone, "/s", together, "/s", together / alone, ">= 1.5")
         _show("freshness", freshness(db, one, 200) * 1e3, "ms", target="<= 5 ms")
@@ -220,6 +226,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--client", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--token", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

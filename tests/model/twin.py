@@ -98,9 +98,10 @@ class Disk:
     """A directory. Commits are not synced, which changes nothing but the time it takes."""
 
     durability = "async"
+    folder: str | None = None
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="halocline-model-"))
+        self._root = Path(tempfile.mkdtemp(prefix="halocline-model-", dir=self.folder))
 
     def files(self) -> Files:
         return LocalFiles(self._root / "db")
@@ -112,10 +113,12 @@ class Disk:
 class Nodes(Disk):
     """A directory that two handles have open: the owner's, and one that commits through it.
 
-    Slots take turns between them; all that is no transaction goes through the second.
+    Slots take turns between them; all that is no transaction goes through the second. Commits are
+    synced, as only that is seen by both at once; in memory, where there is a place for it.
     """
 
     durability = "sync"
+    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class Twin:

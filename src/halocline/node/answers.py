@@ -56,6 +56,7 @@ from halocline.node.wire import (
 from halocline.objects.shelf import job_of
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.rows.tokens import Token
 from halocline.schema import Schema
 from halocline.store import Files
 from halocline.txn import Core, Transaction
@@ -134,6 +135,8 @@ class Answers:
 
     def _commit(self, owner: Owner, session: Session, request: Commit) -> int | Committed:
         core = owner.core
+        if request.token is not None and (known := self._find(owner, request.token)):
+            return known  # sent again, because the first answer was lost
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
         try:
@@ -156,8 +159,11 @@ class Answers:
         return Committed(commit_ts, {id: job.counts() for id, job in jobs.items()})
 
     def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
+        return self._find(owner, request.token)
+
+    def _find(self, owner: Owner, token: Token) -> int:
         log = owner.core.writing.log
-        known = owner.core.engine.tokens.find(request.token)
+        known = owner.core.engine.tokens.find(token)
         while known and not log.wait_visible(known, WAIT_S):
             if log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")

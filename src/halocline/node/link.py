@@ -8,9 +8,9 @@ its endpoint. From then on, requests of transactions that began before are answe
 by the same code. A lock that is held by a process which does not answer is left alone: it may have
 been paused, and may go on at any moment.
 
-What may be sent twice is sent again to the new owner. A commit may not: when the connection ends
-between request and reply, only its token can tell what happened. Without one the outcome is
-unknown.
+What may be sent twice is sent again to the new owner. A commit may be if it has a token: it happens
+once, however often it arrives. Without one the outcome is unknown when the connection ends between
+request and reply.
 
 Invariants
 - A request is given up as `not_committed` only if its last byte never left this process.
@@ -184,14 +184,23 @@ class Link:
             outcome: Outcome = "unknown" if isinstance(request, Commit) else "not_committed"
             raise UnavailableError(text, outcome=outcome) from None
 
-    def _resolve(self, request: Commit, error: Exception) -> int:
-        """The answer to a commit was lost: its token tells what happened, if it has one."""
+    def _resolve(self, request: Commit, error: Exception) -> int | None:
+        """The answer to a commit was lost; None: send it again, as its token makes it happen once.
+
+        One that brings files or definitions cannot be sent twice to an owner that may still be
+        busy with the first: then only a token that is found tells.
+        """
+        text = "the owner of the database was lost while it committed"
         if request.token is None:
-            text = "the owner of the database was lost while it committed"
             raise UnavailableError(text, outcome="unknown") from error
+        if not (request.ddl or request.objects):
+            return None
+        epoch = self.epoch
         found: int = self.ask(FindToken(request.token), int)
         if found:
             return found
+        if self.local is None and self.epoch == epoch:
+            raise UnavailableError(f"{text}: ask again for its token", outcome="unknown") from error
         # The next owner has read the whole log: it is not there, and nobody will bring it.
         raise ConflictError("the owner was lost before it committed") from error
 
