@@ -14,7 +14,7 @@ been stopped or whose database has been closed. It lives while there are any.
 from __future__ import annotations
 
 from itertools import count
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -80,11 +80,13 @@ class _Keeper:
 
     def __init__(self) -> None:
         self._pins: list[Pin] = []
-        self._changed = Condition()
+        # A lock of its own: a Condition takes its lock in Python, and Ctrl-C could leave it taken.
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
         self._thread: Thread | None = None
 
     def add(self, pin: Pin) -> None:
-        with self._changed:
+        with self._lock:
             self._pins.append(pin)
             if self._thread is None:
                 self._thread = Thread(target=self._watch, name="halocline-pins", daemon=True)
@@ -92,13 +94,13 @@ class _Keeper:
 
     def of(self, session: SparkSession) -> list[Pin]:
         """The pins that belong to a session."""
-        with self._changed:
+        with self._lock:
             pins = [pin for pin in self._pins if pin.session is session]
         return [pin for pin in pins if pin.held and not pin.handle]
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait(LOOK_S)
                 over = [pin for pin in self._pins if not pin.held or pin.over]
                 self._pins = [pin for pin in self._pins if pin not in over]
