@@ -1,25 +1,25 @@
-"""Live reads: each run of a query sees the newest snapshot, and all of its tasks the same one.
+"""Live reads: each run of a query sees the newest snapshot.
 
-    Spark plans a view or a DataFrame once and runs it again and again; its partitions stay. So a
-    partition is only a slot, and the plan is made when the first task of a run asks for it.
+    Spark plans a view or a DataFrame once and runs it again and again; its partitions stay. So the
+    one partition of a live read names only the table, and its task plans.
 
     task --is there a plan of this run?--no--> open, plan, hold, write it down: the first one counts
-                                       '-yes-> read the file of its slot
+                                       '-yes-> read it
 
-A plan is a folder in the database's folder `staging`, named after the view and Spark's number of
-the run, with a file for each slot; so tasks that are tried again, and stages that are computed
-again, read the same rows. Two plans of one snapshot may differ in their files (a flush came
+A plan is a file in the database's folder `staging`, named after the view and Spark's number of the
+run; so a task that is tried again, a stage that is computed again and a view that stands twice in a
+query read the same rows. Two plans of one snapshot may differ in their files (a flush came
 between), so of two tasks that plan at the same time one must give way. Plans go when their lease is
 over.
 
-This needs the database's own folder on the executor's machine. With `at` the snapshot is fixed when
-it is planned, and executors need only the objects.
+One partition, and not several: Spark may keep partitions that different runs have read (`cache`),
+and parts of two plans do not make a table. With `at` the snapshot is fixed when it is planned; then
+there are many, and executors need only the objects, not the database's own folder.
 """
 
 from __future__ import annotations
 
-import errno
-import shutil
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +41,6 @@ from pyspark_halocline.staging import FOLDER
 
 RUN_ID: Final = "spark.sql.execution.id"
 ENDING: Final = ".plan"
-SLOTS_MIN: Final = 2
 _DIGEST_BYTES: Final = 16
 
 
@@ -58,16 +57,14 @@ class View(NamedTuple):
 
 
 @dataclass
-class Slot(InputPartition):
-    """A share of whatever the table holds when the query runs."""
+class Live(InputPartition):
+    """Whatever the table holds when the query runs."""
 
     view: View
-    number: int
-    count: int
 
 
 class _Plan(msgspec.Struct):
-    """What one slot reads in one run: where, and the parts as (files, dead RowIDs, rows)."""
+    """What one run reads: where, and the parts as (files, dead RowIDs, rows)."""
 
     root: str
     schema: dict[str, Any]
@@ -79,14 +76,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Plan, strict=False).decode
 
 
-def live_parts(slot: Slot) -> Iterator[Part]:
-    """The slot's share of the run that this task belongs to."""
-    view = slot.view
-    folder = Path(view.path, FOLDER, f"{view.name}-{_run()}{ENDING}")
-    if not folder.exists():
-        _write(folder, _make(view), slot.count)
-        _sweep(folder.parent, view.lease_s)
-    plan = _read(folder / str(slot.number))
+def live_parts(view: View) -> Iterator[Part]:
+    """The table as the run sees it that this task belongs to."""
+    file = Path(view.path, FOLDER, f"{view.name}-{_run()}{ENDING}")
+    if not file.exists():
+        _write(file, _make(view))
+        _sweep(file.parent, view.lease_s)
+    plan = _read(file)
     wanted = Wanted(plan.root, plan.schema, plan.ts, view.columns, view.where)
     for files, dead, rows in plan.parts:
         yield Part(wanted, tuple(files), dead, rows)
@@ -114,23 +110,18 @@ def _make(view: View) -> _Plan:
     return plan
 
 
-def _write(folder: Path, plan: _Plan, count: int) -> None:
-    """Write a plan down, unless another task has been faster: a rename never replaces a folder
-    that is not empty."""
-    draft = folder.with_name(f"{SystemClock().random_bytes(12).hex()}.tmp")
-    draft.mkdir(mode=0o700, parents=True)
-    for number in range(count):
-        share = _Plan(plan.root, plan.schema, plan.ts, plan.parts[number::count])
-        data = _encode(share)
-        file = draft / str(number)
-        file.touch(mode=0o600)
-        file.write_bytes(xxhash.xxh3_128_digest(data) + data)
+def _write(file: Path, plan: _Plan) -> None:
+    """Write a plan down, unless another task has been faster: a link never replaces a file."""
+    data = _encode(plan)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    draft = file.with_name(f"{SystemClock().random_bytes(12).hex()}.tmp")
+    draft.touch(mode=0o600)
     try:
-        draft.rename(folder)
-    except OSError as error:
-        shutil.rmtree(draft)
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
+        draft.write_bytes(xxhash.xxh3_128_digest(data) + data)
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()
 
 
 def _read(file: Path) -> _Plan:
@@ -147,4 +138,4 @@ def _sweep(folder: Path, lease_s: float) -> None:
     for path in (*folder.glob(f"*{ENDING}"), *folder.glob("*.tmp")):
         with suppress(OSError):
             if now_s - path.stat().st_mtime > max(lease_s, 3600.0):
-                shutil.rmtree(path)
+                path.unlink()

@@ -1,8 +1,8 @@
 """Batch reads: which snapshot, which columns, and who reads what.
 
     at given     fixed: planned once, kept by a lease                 partitions are parts
-    at missing   live: each run of the query plans for itself         partitions are slots (live.py)
-    by uri       fixed: there is no folder that all tasks see
+    at missing   live: each run of the query plans for itself         one partition (live.py)
+    by uri       fixed: there is no folder for plans
 
 Filters of Spark's are not taken: Spark 4.3 keeps the plan that it made with the filters of one
 query, uses it for the next query of the same DataFrame, and that lacks rows. `where` is safe.
@@ -25,7 +25,7 @@ from halocline.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema, spark_type
 from pyspark_halocline.connect import open_to_read
-from pyspark_halocline.live import SLOTS_MIN, Slot, View, live_parts
+from pyspark_halocline.live import Live, View, live_parts
 from pyspark_halocline.options import Settings
 from pyspark_halocline.parts import Part, Wanted, hold, plan_parts, read_part
 
@@ -41,7 +41,7 @@ class TableReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """In the planner: share out the files of a snapshot, or slots for those of later ones."""
+        """In the planner: share out the files of a snapshot, or leave that to each run."""
         settings = self._settings
         at = None if settings.at == LATEST else settings.at
         fixed = settings.at is not None or bool(settings.address.uri)
@@ -57,14 +57,12 @@ class TableReader(DataSourceReader):
             # Spark makes a partition of its own when there is none; this one reads as no rows.
             return list(parts) or [Part(Wanted("", {}, 0, ()))]
         name = SystemClock().random_bytes(12).hex()
-        view = View(path, table, columns, settings.where, settings.lease_s, name)
-        count = max(SLOTS_MIN, len(parts))
-        return [Slot(view, number, count) for number in range(count)]
+        return [Live(View(path, table, columns, where, settings.lease_s, name))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In an executor: the rows of one partition."""
-        if isinstance(partition, Slot):
-            for part in live_parts(partition):
+        if isinstance(partition, Live):
+            for part in live_parts(partition.view):
                 yield from read_part(part, self._schema)
         else:
             assert isinstance(partition, Part)
