@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from halocline import Database
+from halocline.check import _Check
 from halocline.ids import NEVER
 from halocline.objects import ObjectFile, write, write_data, write_tombstones
 from halocline.objects.shelf import object_id, object_key
@@ -302,3 +303,16 @@ def test_a_reader_checks_as_well(tmp_path: Any) -> None:
         (problem,) = reader.check()
         assert key in problem
         assert "missing" in problem
+
+
+def test_undo_gc_may_come_between_the_shape_and_the_keys() -> None:
+    with Database(FaultyFiles(), "memory", options=TINY, retention=0) as db:
+        db.create_table("t", {"id": int, "text": str}, primary_key="id")
+        for text in ("old", "new"):
+            with db.begin() as txn:
+                txn.upsert("t", [{"id": n, "text": text} for n in range(8)])
+        state = state_of(db, "t")
+        started = _Check(db.core.engine, state, db.visible_ts)
+        db.gc()
+        assert state.undone, "the old versions are gone, and so are their tombstones"
+        assert list(started.run()) == []
