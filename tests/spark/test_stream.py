@@ -228,6 +228,8 @@ def test_a_driver_that_is_killed_at_any_moment(shop: Path, tmp_path: Path, seed:
                 grow(db, chance, 1)
             os.killpg(program.pid, signal.SIGKILL)
             program.wait()
+            assert program.stdout is not None
+            program.stdout.close()
         program = start_driver([*arguments, "available"])
         program.communicate(timeout=600)
         assert program.returncode == 0
