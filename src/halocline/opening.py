@@ -245,7 +245,7 @@ class Reader:
         engine, nobody = self.engine, ThreadLock()
         engine.bound = bound = min([engine.floor, *list(self._pins.values())])
         for state in list(engine.tables.values()):
-            collect(state, bound, nobody)
+            collect(state, bound, nobody, follows=True)
             for entry in forget_objects(state, bound, nobody):
                 if entry.file is not None:
                     engine.shelf.reader.forget(entry.file)

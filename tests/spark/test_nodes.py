@@ -48,6 +48,6 @@ def test_compaction_with_spark_needs_the_owner(
     spark: Any, db: hc.Database, node: hc.Database
 ) -> None:
     fill(db)
-    with pytest.raises(UsageError, match="owns"):
+    with pytest.raises(UsageError, match="another process has the database open"):
         hs.compact(spark, node, "orders")
     assert node.compact("orders")["orders"].name == "orders"

@@ -26,10 +26,12 @@ from halocline.rows.trim import STEP, forget_keys, thin_tombstones
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
 
-def collect(state: TableState, floor: int, commit_lock: Lock) -> int:
+def collect(state: TableState, floor: int, commit_lock: Lock, *, follows: bool = False) -> int:
     """Remove what ended at or before the floor; returns the number of versions removed.
 
-    Waits for a move of this table: what we forget must not be on its way into an object.
+    Waits for a move of this table: what we forget must not be on its way into an object. One who
+    follows cannot wait for the owner's move, which may have begun under an older floor and bring
+    such a row in an object. So it keeps tombstones, until a flush has passed them (trim.py).
     """
     removed: list[Int64Array] = []
     with state.upkeep:
@@ -40,7 +42,9 @@ def collect(state: TableState, floor: int, commit_lock: Lock) -> int:
                     removed.append(_thin(state, page, floor))
         gone = np.concatenate([_NONE, *removed])
         if len(gone):
-            _forget(state, gone, commit_lock)
+            _forget_rows(state, gone, commit_lock)
+            if not follows:
+                _forget_tombstones(state, gone, commit_lock)
     return len(gone)
 
 
@@ -71,13 +75,16 @@ def _ended_by(state: TableState, page: FrozenPage, floor: int) -> Mask:
     return dead
 
 
-def _forget(state: TableState, gone: Int64Array, commit_lock: Lock) -> None:
-    """Memtree first, tombstones last, in small steps under the commit lock."""
+def _forget_rows(state: TableState, gone: Int64Array, commit_lock: Lock) -> None:
+    """The memtree comes before the tombstones, both in small steps under the commit lock."""
     if state.key_of is not None:
         forget_keys(state, gone, commit_lock)
     with commit_lock:
         # Between the two: a vectorised look-up that still met a key here looks again.
         state.undone += 1
+
+
+def _forget_tombstones(state: TableState, gone: Int64Array, commit_lock: Lock) -> None:
     deletes = state.deletes
     singles = [rowid for rowid in gone.tolist() if rowid in deletes.ended]
     for begin in range(0, len(singles), STEP):

@@ -85,7 +85,7 @@ def test_every_size_has_a_lower_bound() -> None:
         if field.name == "token_retention":
             continue
         for value in (-1, 0):
-            if field.name in ("sql_threads", "bulk_rows") and value == 0:
+            if field.name in ("sql_threads", "bulk_rows", "spark_bytes") and value == 0:
                 continue
             with pytest.raises(hc.UsageError, match=f"option {field.name}"):
                 hc.Options(**{field.name: value})

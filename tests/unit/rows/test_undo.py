@@ -16,6 +16,7 @@ from halocline.rows.nodes import Append, Delete, Update, key_run
 from halocline.rows.page import ActivePage, FrozenPage
 from halocline.rows.state import TableState
 from halocline.rows.tidy import tidy
+from halocline.rows.trim import trim
 from halocline.rows.undo import collect
 from tests.unit.rows.rig import KEYED, Story, contents, fold, seeds, state_of, tombstones
 
@@ -92,6 +93,24 @@ def test_g04_nothing_above_the_floor_goes() -> None:
     assert collect(state, 5, lock) == 1
     assert (state.locate(1, 5), state.row(1), state.locate(2, 5)) == (0, None, 2)
     assert state.undone == 1
+
+
+def test_one_who_follows_keeps_tombstones_until_a_flush_has_passed_them() -> None:
+    """The owner may be moving these very rows: they would come back to life in an object."""
+    story = Story(7, "int")
+    lock = Lock()
+    for _ in range(25):
+        story.commit()
+    state = story.live
+    tidy(state, lock)
+    before = tombstones(state)
+    assert collect(state, story.ts, lock, follows=True)
+    gone = before.keys() - contents(state).keys()
+    assert gone
+    assert tombstones(state) == before
+    state.flushed_ts = story.ts
+    trim(state, story.ts, lock)
+    assert not gone & tombstones(state).keys()
 
 
 def test_the_active_page_is_left_alone() -> None:
