@@ -289,7 +289,9 @@ print(db.role, flush=True)
 os.kill(os.getpid(), 9)
 """
     with hc.open(tmp_path, options=OPTIONS):
-        killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        killed = subprocess.run(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False
+        )
         assert killed.stdout == "node\n"
         node = hc.open(tmp_path, options=OPTIONS)
         node.sql("select 1")

@@ -34,7 +34,8 @@ def stoppable(work: Callable[[], Result], interrupt: Callable[[], None]) -> Resu
     errand = _Errand(work)
     try:
         start_new_thread(errand.run, ())
-        errand.done.acquire()
+        while not errand.done.acquire(timeout=AGAIN_S):
+            pass  # a signal that another thread was given does not end a wait
     except BaseException:
         errand.stop(interrupt)
         raise
