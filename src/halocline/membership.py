@@ -43,6 +43,7 @@ from halocline.opening import (
     reader_pins,
     spill_folder,
     start_owner,
+    sweep_spill,
 )
 from halocline.read import Duck
 from halocline.schema import Schema
@@ -140,6 +141,7 @@ class Membership(Maintenance):
         serve = options.serve and isinstance(self._files, LocalFiles)
         lock = lock_for_writing(self._files, self._clock, serve=serve)
         try:
+            sweep_spill(self._files)
             started = start_owner(self._files, options, self._clock, self._durability, self._shelf)
         except BaseException:
             lock.release()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 from threading import Lock as ThreadLock
 
 from halocline.checkpoint import Checkpoints, PinFile, Pins
+from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import join, restore
 from halocline.clock import Clock
@@ -95,6 +97,21 @@ def shelf_for(files: Files, objects: Objects | None, memory_bytes: int) -> Shelf
 def spill_folder(files: Files) -> str:
     """Where queries may put what outgrows memory; empty when the database is not on a disk."""
     return str(Path(files.root, "spill")) if isinstance(files, LocalFiles) else ""
+
+
+def sweep_spill(files: Files) -> None:
+    """Folders that compute nodes spilled into and left behind when they were killed.
+
+    They are named by process. A node has its pin before its first query makes the folder: one that
+    is listed, and has no pin now, belongs to nobody.
+    """
+    root = spill_folder(files)
+    folders = [path for path in Path(root).glob("*-*") if path.is_dir()] if root else []
+    alive = {pin.pid for pin in read_pins(files)} if folders else set()
+    for folder in folders:
+        pid = folder.name.partition("-")[0]
+        if pid.isdecimal() and not alive & {0, int(pid)}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _root(path: str | os.PathLike[str]) -> Path:

@@ -6,6 +6,8 @@ All handles live in this process; they talk through a socket, or through Flight,
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -275,6 +277,31 @@ def test_closing_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list((tmp_path / "db" / "pins").iterdir())
     with pytest.raises(hc.UsageError):
         node.begin()
+
+
+def test_what_a_killed_node_spilled_is_swept(tmp_path: Path) -> None:
+    """By the next owner; the folder of a node that lives stays."""
+    script = f"""
+import halocline as hc, os
+db = hc.open({str(tmp_path)!r})
+db.sql("select 1")
+print(db.role, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    with hc.open(tmp_path, options=OPTIONS):
+        killed = subprocess.run(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False
+        )
+        assert killed.stdout == "node\n"
+        node = hc.open(tmp_path, options=OPTIONS)
+        node.sql("select 1")
+        assert len(list((tmp_path / "spill").iterdir())) == 2
+    with hc.open(tmp_path, options=OPTIONS) as owner:
+        assert owner.role == "owner"
+        (left,) = (tmp_path / "spill").iterdir()
+        assert left.name.startswith(f"{os.getpid()}-")
+        node.close()
+        assert not left.exists()
 
 
 def test_a_forked_child_cannot_use_the_connection(owner: hc.Database) -> None:

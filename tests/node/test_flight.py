@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,34 @@ def test_tls_is_verified_by_clients(owner: hc.Database, tmp_path: Path) -> None:
     assert server.uri.startswith("grpc+tls://localhost:")
     with hc.connect(server.uri, "secret", tls_roots=str(cert), options=OPTIONS) as db:
         assert db.table("t").count() == 5
+
+
+def test_a_port_that_is_taken(owner: hc.Database, server: Server, tmp_path: Path) -> None:
+    port = int(server.uri.rpartition(":")[2])
+    with (
+        hc.open(tmp_path / "other", options=OPTIONS) as other,
+        pytest.raises(hc.UnavailableError, match=f"{port} cannot be listened on"),
+    ):
+        other.serve(port=port)
+
+
+def test_who_forgets_to_close_leaves_no_files(owner: hc.Database, server: Server) -> None:
+    script = f"""
+import halocline as hc
+db = hc.connect({server.uri!r}, {server.token!r})
+with db.begin() as txn:
+    txn.insert("t", [{{"id": key, "v": 0}} for key in range(100, 200)])
+db.flush()
+assert db.sql("select count(*) as n from t").to_pylist() == [{{"n": 105}}]
+print(db._shelf.objects.folder)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    folder = Path(done.stdout.strip())
+    assert folder.name.startswith("halocline-cache-")
+    assert not folder.exists()
 
 
 def test_only_the_owner_serves(owner: hc.Database) -> None:

@@ -14,6 +14,7 @@ import errno
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from threading import Lock as ThreadLock
 from threading import RLock
@@ -127,6 +128,8 @@ class Fetched:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self.folder = tempfile.mkdtemp(prefix=PREFIX)
+        # Also for a program that forgets to close.
+        self._remove = weakref.finalize(self, _remove, self.folder, os.getpid())
         self._near = PyarrowObjects.open(self.folder)
         self._turn = ThreadLock()
 
@@ -150,7 +153,7 @@ class Fetched:
         """Only the owner does."""
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove()
 
     def _fetch(self, key: str) -> None:
         with self._turn:
@@ -201,6 +204,11 @@ class AfarPin:
 
     def abandon(self) -> None:
         """In a forked child: the pin stays the parent's."""
+
+
+def _remove(folder: str, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child leaves it to its parent
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _missing(path: str) -> FileNotFoundError:

@@ -172,7 +172,7 @@ class Server:
 
 def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> Any:
     """A Flight server that hands calls on. Imported here: most programs need none."""
-    from pyarrow import flight
+    from pyarrow import ArrowException, flight
 
     ref = weakref.ref(server)
 
@@ -185,7 +185,8 @@ def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> A
 
     try:
         return Door(location, tls_certificates=None if tls is None else [tls])
-    except (OSError, flight.FlightError, ValueError, RuntimeError) as error:
+    except (OSError, flight.FlightError, ArrowException, ValueError, RuntimeError) as error:
+        # A port that is taken is "did not start properly" here; gRPC has told stderr why.
         raise UnavailableError(f"{location} cannot be listened on: {error}") from error
 
 

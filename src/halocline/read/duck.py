@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.source import Source, literal
+from halocline.read.stoppable import stoppable
 
 Tables = Mapping[str, pa.Table | Source]
 
@@ -64,7 +66,8 @@ class Duck:
         cursor = self._cursor()
         try:
             with self._errors(tables):
-                result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
+                relation = self._relation(cursor, text, params, tables, quoted)
+                result = stoppable(relation.to_arrow_table, cursor.interrupt)
             return as_schema(result, _canonical(result.schema))
         finally:
             cursor.close()
@@ -77,17 +80,18 @@ class Duck:
         try:
             with self._errors(tables):
                 relation = self._relation(cursor, text, params, tables, quoted)
-                reader = relation.to_arrow_reader(65536)
+                reader = stoppable(lambda: relation.to_arrow_reader(65536), cursor.interrupt)
         except BaseException:
             cursor.close()
             raise
 
         schema = _canonical(reader.schema)
+        following = partial(next, reader, None)
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 with self._errors(tables):
-                    for batch in reader:
+                    while (batch := stoppable(following, cursor.interrupt)) is not None:
                         yield as_schema(batch, schema)
             finally:
                 cursor.close()
