@@ -75,7 +75,8 @@ def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
     names = {entry.name for entry in root.iterdir()} if root.is_dir() else set()
     in_log = {entry.name for entry in (root / "log").iterdir()} if "log" in names else set()
     is_ours = any(LOG_FILE.fullmatch(name) for name in in_log)
-    if not is_ours and not (names <= KNOWN and all(name.endswith(".tmp") for name in in_log)):
+    known = all(name.removesuffix(".tmp") in KNOWN for name in names)
+    if not is_ours and not (known and all(name.endswith(".tmp") for name in in_log)):
         raise UsageError(f"{root} is not a Halocline database: it holds other files")
     if read_only and not is_ours:
         raise NotFoundError("database", str(root))
