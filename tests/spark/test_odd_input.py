@@ -80,3 +80,24 @@ def test_keys_to_delete_are_checked_before_a_job_starts(
     monkeypatch.setattr(load, "write", lambda *_: pytest.fail("a job started"))
     with pytest.raises(SchemaError, match="word"):
         hs.delete(spark.sql("select 7 as word"), db, "words")
+
+
+def test_a_filter_on_columns_that_are_not_shown(spark: Any, db: hc.Database) -> None:
+    with db.begin() as txn:
+        txn.insert("words", [{"word": f"w{n}", "n": n} for n in range(20)])
+    db.flush("words")
+    with db.begin() as txn:
+        txn.delete("words", where="n = 3")
+        txn.insert("words", [{"word": "new", "n": 30}])
+    try:
+        shown = hs.table(spark, db, "words", columns=["WORD"], where="n < 5 or n > 29")
+        assert shown.columns == ["word"]
+        found = {row.word for row in shown.collect()}
+        assert found == {"w0", "w1", "w2", "w4", "new"}
+        plan = shown.select("word")._jdf.queryExecution().executedPlan().toString()
+        assert "PushedFilters: [Or(LessThan(n,5),GreaterThan(n,29))" in plan, plan
+        keys = hs.table(spark, db, "words", columns=["n"], where="n < 5")
+        scans = keys._jdf.queryExecution().executedPlan().toString()
+        assert "word:string" not in scans, "only the column that is needed is read"
+    finally:
+        hs.release(spark, db)
