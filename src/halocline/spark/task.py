@@ -105,11 +105,12 @@ def shares(partitions: int) -> tuple[int, int]:
 
 
 def attempt_of(number: int, unique: int, attempts: int) -> int:
-    """A number for one attempt of a task that no other one that may still run has.
+    """A number for one attempt of a task; another that still runs can hardly have the same.
 
     `number` counts the attempts of a task in one attempt of its stage, so it tells a task from its
     speculative copy and from one that failed, but begins again with the stage. `unique` goes on in
-    the whole application, so it tells a stage's tasks from those of its next attempt.
+    the whole application, so it tells a stage's tasks from those of its next attempt, unless
+    their ids are a multiple of `attempts / 4` apart.
     """
     return number % RETRIES + RETRIES * (unique % (attempts // RETRIES))
 
