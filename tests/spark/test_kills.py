@@ -18,7 +18,7 @@ import pytest
 import halocline as hc
 from halocline import spark as hs
 from halocline.objects.shelf import object_key
-from halocline.spark.task import ATTEMPTS, ORDINALS
+from halocline.spark.task import shares
 from tests.spark.victim import OPTIONS, ROWS, TOKEN, rows
 
 REPOSITORY = Path(__file__).parents[2]
@@ -86,7 +86,8 @@ def test_a_task_that_fails_while_it_writes(spark: Any, path: Path) -> None:
         (path / "objects" / str(state.table_id)).mkdir(parents=True, exist_ok=True)
         blocked = []
         # Folders in the way of every file that the second partition could write next.
-        for number in range(ORDINALS * ATTEMPTS, (ORDINALS + 4) * ATTEMPTS):
+        ordinals, attempts = shares(2)
+        for number in range(ordinals * attempts, (ordinals + 4) * attempts):
             for job in range(1, 4):
                 key = object_key(state.table_id, db.core.engine.last_job_id + job, number)
                 blocked.append(path / "objects" / key)

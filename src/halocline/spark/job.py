@@ -22,6 +22,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import (
@@ -42,13 +44,13 @@ from halocline.spark.owner import Owner, check_writer, state_of
 from halocline.spark.session import prepare
 from halocline.spark.task import (
     LINE_SQL,
-    ORDINALS,
     PARTITIONS_MAX,
     RANGE_ROWS,
     Absent,
     Matched,
     Task,
     run,
+    shares,
 )
 from halocline.spark.types import arrow_schema
 from halocline.spark.workers import check_workers
@@ -150,13 +152,13 @@ def columns_of(
         if key not in given.values():
             raise SchemaError("a key column is missing", column=key)
     if spec.blind == "delete":
-        return schema.primary_key
+        given = {name: proper for name, proper in given.items() if proper in schema.primary_key}
     # An empty table of the input's types goes through the same checks as the rows will.
     empty = arrow_schema(df.select(*map(quoted, given)).schema).empty_table()
     empty = empty.rename_columns(list(given.values()))
     whole = spec.absent == "insert" and spec.matched != "update"
     schema.table(empty, columns="all" if whole else "given")
-    return tuple(given.values())
+    return schema.primary_key if spec.blind == "delete" else tuple(given.values())
 
 
 def _run(df: DataFrame, owner: Owner, txn: Transaction, name: str, spec: Spec) -> list[Any]:
@@ -182,7 +184,8 @@ def start(owner: Owner, txn: Transaction, name: str, spec: Spec, partitions: int
     assert core.committer is not None
     # Without a lease: the job lives in this process, so it is dead as soon as another owns the
     # database, and what it wrote goes with the next GC.
-    job = start_job(core.committer, state, rows=partitions * ORDINALS * RANGE_ROWS)
+    ordinals, attempts = shares(partitions)
+    job = start_job(core.committer, state, rows=partitions * ordinals * RANGE_ROWS)
     parts = ObjectParts(state)
     parts.job = job
     parts.spans.append((job.first_rowid, job.first_rowid + job.rows))
@@ -197,6 +200,8 @@ def start(owner: Owner, txn: Transaction, name: str, spec: Spec, partitions: int
         blind=spec.blind is not None,
         condition=spec.condition,
         extra=spec.extra,
+        ordinals=ordinals,
+        attempts=attempts,
         object_rows=core.options.object_rows,
         row_group_rows=core.options.row_group_rows,
         page_rows=core.options.page_rows,
@@ -268,7 +273,7 @@ def _ending(state: TableState, entry: ObjectEntry) -> Ending:
 
 def _complain(schema: Schema, name: str, lines: Sequence[Any]) -> None:
     """Raise what tasks have reported, if any did: damage first, then what is wrong with rows."""
-    for kind in ("corrupt", "schema", "repeated", "taken", "missing"):
+    for kind in ("corrupt", "schema", "usage", "repeated", "taken", "missing"):
         found = [line for line in lines if line.kind == kind]
         if not found:
             continue
@@ -276,6 +281,8 @@ def _complain(schema: Schema, name: str, lines: Sequence[Any]) -> None:
             raise CorruptionError(found[0].key, bytes(found[0].stats).decode())
         if kind == "schema":
             raise SchemaError(found[0].key)
+        if kind == "usage":
+            raise UsageError(found[0].key)
         keys = [key for line in found for key in schema.decode_keys(bytes(line.stats))]
         if kind == "missing":
             raise NotFoundError("row", keys[0], hint=f"no such key in table {name!r}")
@@ -285,7 +292,12 @@ def _complain(schema: Schema, name: str, lines: Sequence[Any]) -> None:
 
 def _named(df: DataFrame, schema: Schema, name: str) -> Any:
     given = next(one for one in df.columns if one.lower() == name.lower())
-    return df[quoted(given)].alias(schema.names[schema.position(name)])
+    column = df[quoted(given)]
+    kind = df.schema[given].dataType
+    if isinstance(kind, T.StringType) and kind != T.StringType():
+        # Spark would sort by the column's collation: keys are in the order of their bytes.
+        column = F.collate(column, "UTF8_BINARY")
+    return column.alias(schema.names[schema.position(name)])
 
 
 def quoted(name: str) -> str:

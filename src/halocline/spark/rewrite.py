@@ -32,6 +32,7 @@ from halocline.objects.batch import Int64Array
 from halocline.objects.shelf import object_key
 from halocline.schema import Schema
 from halocline.spark.probe import shelf_at
+from halocline.spark.task import attempt_of
 
 ORDINALS: Final = 256
 ATTEMPTS: Final = 8
@@ -102,7 +103,7 @@ class _Task:
         assert context is not None, "runs inside a task"
         self._rewriting = rewriting
         self._place = number * ORDINALS
-        self._attempt = context.attemptNumber() % ATTEMPTS
+        self._attempt = attempt_of(context.attemptNumber(), context.taskAttemptId(), ATTEMPTS)
         self._ordinal = 0
         self._runs = [_run_of(rewriting, share) for share in rewriting.shares[number]]
         self._dead = np.frombuffer(rewriting.dead, dtype=np.int64)

@@ -90,8 +90,11 @@ def frame(
         plan = take_plan(state, pin.ts, predicate)
         rows = memory_table(schema, plan)
     files = LeasedFiles(owner.core, state, pin.jobs)
-    result = plan_frame(session, state, plan, rows, files, names)
-    return result if text is None else result.where(text)
+    if text is None:
+        return plan_frame(session, state, plan, rows, files, names)
+    # The filter may be about columns that nobody wants to see; Spark reads no others.
+    whole = plan_frame(session, state, plan, rows, files, schema.names)
+    return whole.where(text).selectExpr(*map(quoted, names))
 
 
 def plan_frame(

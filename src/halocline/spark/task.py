@@ -11,12 +11,16 @@
 | tombstone | the versions that end                                        | yes             |
 | held      | blind: rows, or keys, that the table has and the job ignores, or deletes | no  |
 | absent    | blind: keys to be deleted that the table has not             | no              |
-| schema, repeated, taken, missing, corrupt | something is wrong           | no              |
+| schema, usage, repeated, taken, missing, corrupt | something is wrong    | no              |
 
 Each object of a partition has a range of 2^20 RowIDs of its own, by (partition, ordinal); attempts
 of a task reuse it under another file name, and only the winning attempt's lines reach the driver.
-A task never raises for what a user did wrong: it reports, so that the driver can say it in one
-error, whichever of the tasks found it first.
+
+    number of a file = (partition * ordinals + ordinal) * attempts + attempt        below 2^20
+
+The fewer partitions a job has, the more objects each may write, and the more attempts have names
+of their own. A task never raises for what a user did wrong: it reports, so that the driver can say
+it in one error, whichever of the tasks found it first.
 
 Nothing here talks to the database: objects are read and written, that is all.
 """
@@ -32,11 +36,11 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.config import Options
-from halocline.errors import CorruptionError, SchemaError
+from halocline.errors import CorruptionError, SchemaError, UsageError
 from halocline.objects.batch import Int64Array
 from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, key_schema
 from halocline.objects.order import same_as_before
-from halocline.objects.shelf import object_key
+from halocline.objects.shelf import FILES_PER_JOB, object_key
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.schema import Schema
 from halocline.spark.condition import holds
@@ -44,10 +48,13 @@ from halocline.spark.probe import Base, Found, Probe, shelf_at
 
 Matched = Literal["error", "update", "delete", "ignore"]
 Absent = Literal["error", "insert", "ignore"]
-ORDINALS: Final = 16
-ATTEMPTS: Final = 16
+ORDINALS_MIN: Final = 16
+ORDINALS_MAX: Final = 128
+ATTEMPTS_MIN: Final = 16
+ATTEMPTS_MAX: Final = 256
+RETRIES: Final = 4
 RANGE_ROWS: Final = 1 << 20
-PARTITIONS_MAX: Final = (1 << 20) // (ORDINALS * ATTEMPTS)
+PARTITIONS_MAX: Final = FILES_PER_JOB // (ORDINALS_MIN * ATTEMPTS_MIN)
 KEYS_SHOWN: Final = 10
 
 LINE: Final = pa.schema(
@@ -80,9 +87,32 @@ class Task:
     """Which of the rows that match are meant; empty: all."""
     extra: tuple[str, ...]
     """Columns of the input that only the condition knows."""
+    ordinals: int
+    """How many objects a partition may write."""
+    attempts: int
+    """How many attempts of a task have names of their own."""
     object_rows: int
     row_group_rows: int
     page_rows: int
+
+
+def shares(partitions: int) -> tuple[int, int]:
+    """Objects of a partition, and attempts of each, when a job has so many partitions."""
+    # How many rows a partition gets is a guess: Spark knows the bytes of its input at best.
+    room = FILES_PER_JOB // (partitions * ATTEMPTS_MIN * 8)
+    ordinals = max(ORDINALS_MIN, min(ORDINALS_MAX, room))
+    return ordinals, min(ATTEMPTS_MAX, FILES_PER_JOB // (partitions * ordinals))
+
+
+def attempt_of(number: int, unique: int, attempts: int) -> int:
+    """A number for one attempt of a task; another that still runs can hardly have the same.
+
+    `number` counts the attempts of a task in one attempt of its stage, so it tells a task from its
+    speculative copy and from one that failed, but begins again with the stage. `unique` goes on in
+    the whole application, so it tells a stage's tasks from those of its next attempt, unless
+    their ids are a multiple of `attempts / 4` apart.
+    """
+    return number % RETRIES + RETRIES * (unique % (attempts // RETRIES))
 
 
 def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -93,7 +123,8 @@ def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 
         context = TaskContext.get()
         assert context is not None, "runs inside a task"
-        writer = Partition(task, base.value, context.partitionId(), context.taskAttemptId())
+        attempt = attempt_of(context.attemptNumber(), context.taskAttemptId(), task.attempts)
+        writer = Partition(task, base.value, context.partitionId(), attempt)
         yield from writer.write(batches)
 
     return partition
@@ -103,9 +134,8 @@ class Partition:
     """One partition of the input, in one attempt."""
 
     def __init__(self, task: Task, base: Base, number: int, attempt: int) -> None:
-        self._place = number * ORDINALS
-        # Ids of attempts are unique in a session, so two of one task differ.
-        self._attempt = attempt % ATTEMPTS
+        self._place = number * task.ordinals
+        self._attempt = attempt
         self._ordinal = 0
         self._task = task
         self._schema = Schema.from_wire(base.schema)
@@ -126,6 +156,8 @@ class Partition:
             yield from self._tombstones()
         except SchemaError as error:
             yield _line("schema", 0, str(error), 0, b"")
+        except UsageError as error:  # a condition that fails on these rows
+            yield _line("usage", 0, str(error), 0, b"")
         except CorruptionError as error:
             yield _line("corrupt", 0, error.path, 0, error.reason.encode())
 
@@ -258,9 +290,13 @@ class Partition:
     def _next(self) -> tuple[int, int]:
         ordinal = self._ordinal
         self._ordinal += 1
-        if ordinal >= ORDINALS:
-            raise SchemaError(f"more than {ORDINALS} objects in one partition: use more partitions")
-        return ordinal, (self._place + ordinal) * ATTEMPTS + self._attempt
+        task = self._task
+        if ordinal >= task.ordinals:
+            raise UsageError(
+                f"a task would have to write more than {task.ordinals} objects: "
+                f"split the input by key into several jobs"
+            )
+        return ordinal, (self._place + ordinal) * task.attempts + self._attempt
 
     def _put(self, number: int, data: bytes) -> str:
         key = object_key(self._task.table_id, self._task.job_id, number)
