@@ -4,7 +4,11 @@
              caller: every fifth of a second: may it go on? how many tasks are done?
 
 The caller's thread never waits inside Java: Ctrl-C, a database that is being closed and a caller
-who has changed his mind end the job, on all executors, at once.
+who has changed his mind end the job, on all executors, at once. PySpark's own answer to Ctrl-C
+fails while the main thread waits for Java, and the job would go on.
+
+A job over a DataFrame of the caller's is a *guest*: it stays in the job group of his thread, so
+that he can cancel it as any other, and what Spark says of his DataFrame reaches him as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.util import inheritable_thread_target
 
 from halocline.errors import HaloclineError, UnavailableError
 
@@ -27,12 +32,17 @@ _numbers = count(1)
 
 
 def collect(
-    frame: DataFrame, what: str, *, go_on: Callable[[], None], progress: Progress | None = None
+    frame: DataFrame,
+    what: str,
+    *,
+    go_on: Callable[[], None],
+    progress: Progress | None = None,
+    guest: bool = False,
 ) -> list[Any]:
     """The rows of a DataFrame; UnavailableError when Spark fails, or whatever `go_on` raises."""
     context = frame.sparkSession.sparkContext
     group = f"halocline-{next(_numbers)}"
-    job = _Job(frame, group, what)
+    job = _Job(frame, group, what, guest=guest)
     job.start()
     try:
         while job.is_alive():
@@ -41,26 +51,40 @@ def collect(
             if progress is not None:
                 progress(*_tasks(context, group))
     except BaseException:
-        context.cancelJobGroup(group)
-        job.join()
+        # Again and again: what Spark has not begun yet cannot be cancelled yet.
+        cancel = context.cancelJobsWithTag if guest else context.cancelJobGroup
+        while job.is_alive():
+            cancel(group)
+            job.join(LOOK_S)
         raise
+    if job.error is not None and guest:
+        raise job.error
     if job.error is not None:
         raise _unavailable(what, job.error) from job.error
     return job.rows
 
 
 class _Job(Thread):
-    def __init__(self, frame: DataFrame, group: str, what: str) -> None:
+    def __init__(self, frame: DataFrame, group: str, what: str, *, guest: bool) -> None:
         super().__init__(name=group, daemon=True)
         self._frame, self._group, self._what = frame, group, what
+        like_here = inheritable_thread_target(frame.sparkSession)
+        self._collect = like_here(self._as_guest) if guest else self._in_group
         self.rows: list[Any] = []
         self.error: BaseException | None = None
 
+    def _in_group(self) -> list[Any]:
+        # A job group belongs to the thread, in Java as in Python.
+        self._frame.sparkSession.sparkContext.setJobGroup(self._group, self._what)
+        return self._frame.collect()
+
+    def _as_guest(self) -> list[Any]:
+        self._frame.sparkSession.sparkContext.addJobTag(self._group)
+        return self._frame.collect()
+
     def run(self) -> None:
         try:
-            # A job group belongs to the thread, in Java as in Python.
-            self._frame.sparkSession.sparkContext.setJobGroup(self._group, self._what)
-            self.rows = self._frame.collect()
+            self.rows = self._collect()
         except BaseException as error:  # noqa: BLE001 the caller's thread raises it
             self.error = error
 

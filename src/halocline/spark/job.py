@@ -40,6 +40,7 @@ from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
 from halocline.schema import Schema
 from halocline.spark.base import ROWS_ALONG_MAX, pack_base
+from halocline.spark.collect import collect
 from halocline.spark.owner import Owner, check_writer, state_of
 from halocline.spark.session import prepare
 from halocline.spark.task import (
@@ -173,7 +174,8 @@ def _run(df: DataFrame, owner: Owner, txn: Transaction, name: str, spec: Spec) -
     rows = df.select(*wanted, *(df[quoted(column)] for column in spec.extra))
     rows = rows.repartitionByRange(partitions, *keys).sortWithinPartitions(*keys)
     try:
-        return rows.mapInArrow(run(task, base), LINE_SQL).collect()
+        lines = rows.mapInArrow(run(task, base), LINE_SQL)
+        return collect(lines, f"a job on {name!r}", go_on=owner.core.check_open, guest=True)
     finally:
         base.unpersist()
 
