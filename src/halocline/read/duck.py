@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -22,7 +21,6 @@ import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.source import Source, literal
-from halocline.read.stoppable import stoppable
 
 Tables = Mapping[str, pa.Table | Source]
 
@@ -66,8 +64,7 @@ class Duck:
         cursor = self._cursor()
         try:
             with self._errors(tables):
-                relation = self._relation(cursor, text, params, tables, quoted)
-                result = stoppable(relation.to_arrow_table, cursor.interrupt)
+                result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
             return as_schema(result, _canonical(result.schema))
         finally:
             cursor.close()
@@ -80,18 +77,17 @@ class Duck:
         try:
             with self._errors(tables):
                 relation = self._relation(cursor, text, params, tables, quoted)
-                reader = stoppable(lambda: relation.to_arrow_reader(65536), cursor.interrupt)
+                reader = relation.to_arrow_reader(65536)
         except BaseException:
             cursor.close()
             raise
 
         schema = _canonical(reader.schema)
-        following = partial(next, reader, None)
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 with self._errors(tables):
-                    while (batch := stoppable(following, cursor.interrupt)) is not None:
+                    for batch in reader:
                         yield as_schema(batch, schema)
             finally:
                 cursor.close()
