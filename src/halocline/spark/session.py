@@ -34,7 +34,7 @@ MEMORY_MIB_MIN = 1024
 
 _DEFAULTS: dict[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Batches of 10,000 rows, which is Spark's own default, make write jobs a tenth slower.
+    # Batches of 10,000 rows, which is Spark's own default, make write jobs some percent slower.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timeType.enabled": "true",
