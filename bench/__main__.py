@@ -25,8 +25,10 @@ def main() -> int:
     arguments = _arguments()
     console = Console()
     console.width = max(console.width, 122)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix="run-", dir=arguments.dir or OUTPUT))
+    parent = Path(arguments.dir or OUTPUT)
+    for folder in (OUTPUT, parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     try:
         facts = machine.facts(place)
         lines = _run(console, place, arguments)

@@ -15,6 +15,7 @@ listed outside the lock; under it, a list that is not complete any more sends us
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 from threading import Lock
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ import numpy as np
 from halocline.read.scan import alive_mask
 from halocline.rows.engine import EngineState
 from halocline.rows.members import places_in
-from halocline.rows.page import Int64Array
+from halocline.rows.page import Int64Array, Page
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.txn.blindrounds import ROUNDS_MAX, BlindRounds
@@ -109,8 +110,7 @@ class Rounds:
         if changes.truncated:
             with lock:
                 known = mark(changes.home)
-            if changes.sweep is None or changes.sweep.mark != known:
-                changes.sweep = sweep(changes.home, known)
+            changes.sweep = sweep(changes.home, known, changes.sweep)
             return
         self._rebase()
         for _ in range(ROUNDS_MAX):
@@ -149,7 +149,7 @@ class Rounds:
         """
         changes = self.changes
         if changes.truncated:
-            changes.sweep = sweep(changes.home, mark(changes.home))
+            changes.sweep = sweep(changes.home, mark(changes.home), changes.sweep)
             return True
         self._rebase()
         if self._owes():
@@ -224,15 +224,41 @@ def mark(state: TableState) -> Mark:
     return state.last_ts, state.shape.tier
 
 
-def sweep(state: TableState, known: Mark) -> Sweep:
-    """Every live row of L0. What changes meanwhile shows in `mark` later."""
+def sweep(state: TableState, known: Mark, before: Sweep | None) -> Sweep:
+    """Every live row of L0. What changes meanwhile shows in `mark` later.
+
+    The list of the last round is brought up to date, unless rows have moved: beside a busy writer a
+    list made anew takes longer each time, and meanwhile he writes the more.
+    """
+    if before is None or before.mark[1] is not known[1]:
+        return _sweep(state, known)
+    delta = gather(state, before.mark[0], known[0])
+    rowids = [before.targets]
+    keys = list(before.keys)
+    for page, begin, end in reversed(delta.pages):
+        rowids.append(page.rowid_array(end)[begin:end])
+        keys += _keys(state, page, end, np.arange(begin, end))
+    targets = np.concatenate(rowids)
+    kept = np.isin(targets, delta.ended, invert=True)
+    if not kept.all():
+        targets, keys = targets[kept], list(compress(keys, kept.tolist()))
+    return Sweep(targets, keys, known)
+
+
+def _sweep(state: TableState, known: Mark) -> Sweep:
     runs = state.deletes.runs
     rowids: list[Int64Array] = [NONE]
     keys: list[Any] = []
     for page, count in state.pages():
         kept = alive_mask(page, runs, count, known[0], NONE)
         places = np.arange(count) if kept is None else np.nonzero(kept)[0]
-        rowids.append(page.rowid_array(count)[places])
-        batch = page.batch(count).take(places)
-        keys += state.schema.keys_of(batch) if state.key_of is not None else [None] * len(places)
+        if len(places):
+            rowids.append(page.rowid_array(count)[places])
+            keys += _keys(state, page, count, places)
     return Sweep(np.concatenate(rowids), keys, known)
+
+
+def _keys(state: TableState, page: Page, count: int, places: Int64Array) -> list[Any]:
+    if state.key_of is None:
+        return [None] * len(places)
+    return list(state.schema.keys_of(page.batch(count).take(places)))

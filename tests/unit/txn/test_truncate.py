@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Thread
+from itertools import count
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -173,25 +174,27 @@ def test_a_compaction_beside_it_loses(db: Any) -> None:
 
 
 def test_beside_busy_writers_it_still_commits(db: Any) -> None:
-    stop = []
+    """The writer takes breaths: with pages of 4 rows and no mover, whatever looks at each page may
+    wait for the interpreter at each page, and a writer without pauses would outgrow it for ever."""
+    stop = Event()
 
     def write() -> None:
-        number = 10_000
-        while not stop:
-            number += 1
+        for number in count(10_000):
             with db.begin() as txn:
                 txn.insert("t", {"id": number})
+            if number % 8 == 0 and stop.wait(0.0002):
+                return
 
     writer = Thread(target=write)
     writer.start()
     try:
-        for _ in range(5):
+        for _ in range(20):
             with db.begin() as txn:
                 txn.truncate("t")
             with db.begin(at=txn.commit_ts) as at:
                 assert ids_of(at) == []
     finally:
-        stop.append(True)
+        stop.set()
         writer.join()
 
 
