@@ -44,6 +44,7 @@ from halocline.opening import (
     spill_folder,
     start_owner,
     sweep_spill,
+    unreadable,
 )
 from halocline.read import Duck
 from halocline.schema import Schema
@@ -237,8 +238,10 @@ class Membership(Maintenance):
         reader = self._reader
         if reader is None or reader.is_current():
             return
-        with readable(self.path):
+        try:
             gone = reader.refresh()
+        except OSError as error:
+            raise unreadable(self.path, error) from error
         if self._core.engine is not reader.engine:
             with self._swap:
                 if self._reader is reader:
@@ -253,12 +256,16 @@ class Membership(Maintenance):
         """A transaction that may write, prepared here and committed by the owner."""
         assert self._link is not None
         self._link.wake()
+        pin = None if self._afar is None else self._afar.pin
         while True:
+            told = 0 if pin is None else pin.times
             self._refresh()
             core = self._core
             txn = Transaction(core, core.newest_ts())
-            # The pin is published, now look at the floor: GC looks in the other order.
-            self._refresh()
+            # The pin is published, now look at the floor: GC looks in the other order. Far away an
+            # older pin usually does, and was published before the first look.
+            if pin is None or pin.times != told:
+                self._refresh()
             if txn.snapshot >= max(self._core.engine.floor, core.write_floor):
                 return txn
             txn.rollback()

@@ -13,7 +13,8 @@ Start with format.py, then writer.py and recover.py. The bytes are in docs/forma
 
 from halocline.log.broker import BrokerLog
 from halocline.log.follow import Follower, LogGone
-from halocline.log.format import AC, CKP, COMMITS, PARTS, PC, RB, SYSTEM, UC, Entry
+from halocline.log.format import AC, CKP, COMMITS, PARTS, PC, RB, SECTOR, SYSTEM, UC, Entry
+from halocline.log.names import path_of
 from halocline.log.places import Place
 from halocline.log.record import (
     DDL_CD,
@@ -65,6 +66,7 @@ __all__ = [
     "PC",
     "RB",
     "ROOT",
+    "SECTOR",
     "SNAPSHOT",
     "SYSTEM",
     "UC",
@@ -78,6 +80,7 @@ __all__ = [
     "Recovery",
     "decode_payload",
     "encode_payload",
+    "path_of",
     "read_log",
     "recover",
     "transactions",

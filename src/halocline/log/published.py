@@ -90,6 +90,15 @@ class Publisher:
         """Say the last place again, with a newer timestamp."""
         self.publish(*self._place, visible_ts)
 
+    def copy(self) -> tuple[bytes, Published | None]:
+        """The page as readers find it, whole, for one that cannot map it. In any thread."""
+        for _ in range(_TRIES):
+            data = bytes(self._page[: _PAGE.size])
+            position = decode_page(data)
+            if position is not None:
+                return data, position
+        return b"", None
+
     def close(self) -> None:
         if not isinstance(self._page, bytearray):
             self._page.close()

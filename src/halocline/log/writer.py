@@ -47,7 +47,7 @@ from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
 from halocline.log.places import Places
-from halocline.log.published import Publisher
+from halocline.log.published import Published, Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
 from halocline.log.watch import Watchers
@@ -214,6 +214,10 @@ class Log:
             if self.visible_ts < ts and self.failed is not None:
                 raise self._refusal("not_committed")
         return self.visible_ts >= ts
+
+    def published(self) -> tuple[bytes, Published | None]:
+        """The published position, for a follower that cannot read it by itself."""
+        return self._tape.published()
 
     def set_visible(self, ts: int) -> None:
         """Make everything up to `ts` visible: at start-up, when the log has been replayed."""

@@ -18,14 +18,17 @@ import weakref
 from collections.abc import Callable
 from threading import Lock as ThreadLock
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from halocline.checkpoint.pins import EVERYTHING
 from halocline.errors import UsageError
 from halocline.ids import NEVER
+from halocline.log import SECTOR
 from halocline.node.wire import (
     READ_BYTES_MAX,
     ListLog,
+    Look,
+    Looked,
     PinSnapshot,
     PutObject,
     ReadFile,
@@ -40,16 +43,30 @@ PREFIX: Final = "halocline-cache-"
 
 
 class AfarFiles:
-    """`Files`, for reading only."""
+    """`Files`, for reading only.
+
+    A follower looks once (`look`) and gets the published position together with the bytes of the
+    log that are new; what it reads then, up to the next look, costs no request.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self.looked = NOTHING
+        self.place = ("", 0)
+        """The log file that was read last, and how far."""
+
+    def look(self) -> None:
+        """Ask what is new. 1 request, where page, page again and bytes were 4."""
+        path, end = self.place
+        offset = end - end % SECTOR  # a follower reads whole sectors
+        found: Looked = self._ask(Look(path, offset), Looked)
+        self.looked = Glance(found.page, path, offset, found.data)
 
     def open_read(self, path: str) -> AfarFile:
         """FileNotFoundError now, not at the first read."""
         if self._ask(ReadFile(path), bytes | None) is None:
             raise _missing(path)
-        return AfarFile(self._ask, path)
+        return AfarFile(self, self._ask, path)
 
     def read(self, path: str) -> bytes:
         return self.open_read(path).pread(READ_BYTES_MAX, 0)
@@ -64,7 +81,7 @@ class AfarFiles:
 
     def map(self, path: str, size: int, *, writable: bool) -> Any:
         """A page that is read anew at every look."""
-        return Watched(self.open_read(path), size)
+        return Watched(self, self.open_read(path), size)
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(f"{name}: the directory is on another machine")
@@ -73,12 +90,19 @@ class AfarFiles:
 class AfarFile:
     """One file of the owner's."""
 
-    def __init__(self, ask: Ask, path: str) -> None:
+    def __init__(self, files: AfarFiles, ask: Ask, path: str) -> None:
+        self._files = files
         self._ask = ask
         self._path = path
 
     def pread(self, size: int, offset: int) -> bytes:
         """Bytes at the offset; fewer than `size` only at the end of the file."""
+        if self._path.endswith(".log"):
+            glance = self._files.looked
+            self._files.place = (self._path, offset + size)
+            begin = offset - glance.offset
+            if glance.path == self._path and begin >= 0 and begin + size <= len(glance.data):
+                return glance.data[begin : begin + size]
         pieces = []
         while size > 0:
             wanted = min(size, READ_BYTES_MAX)
@@ -101,22 +125,15 @@ class AfarFile:
 
 
 class Watched:
-    """A shared page: its end is what the owner has there at this moment.
+    """A shared page, as it was at the last look; before the first one it is asked for."""
 
-    Whoever asks for the beginning has looked at the end before, where the sequence number stands,
-    and gets the copy that was made then: one request, not two.
-    """
-
-    def __init__(self, file: AfarFile, size: int) -> None:
+    def __init__(self, files: AfarFiles, file: AfarFile, size: int) -> None:
+        self._files = files
         self._file = file
         self._size = size
-        self._copy = b""
 
     def __getitem__(self, part: slice) -> bytes:
-        start, stop, _ = part.indices(self._size)
-        if start or not self._copy:
-            self._copy = self._file.pread(self._size, 0)
-        return self._copy[start:stop]
+        return (self._files.looked.page or self._file.pread(self._size, 0))[part]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -172,6 +189,18 @@ class Fetched:
             self._near.put(key, b"".join(pieces))
 
 
+class Glance(NamedTuple):
+    """What a look has brought: the page, and bytes of a log file from an offset on."""
+
+    page: bytes
+    path: str
+    offset: int
+    data: bytes
+
+
+NOTHING: Final = Glance(b"", "", 0, b"")
+
+
 class AfarPin:
     """The oldest snapshot of this process, told to the owner; what `PinFile` is on one machine.
 
@@ -184,6 +213,8 @@ class AfarPin:
         self._turn = RLock()
         self._ts: int = NEVER
         self._told: int = NEVER
+        self.times = 0
+        """How often it was told: a pin that was not told again is older than any look since."""
 
     def write(self, ts: int) -> None:
         """Pin that snapshot and all newer ones."""
@@ -196,6 +227,7 @@ class AfarPin:
         """Say how it is: now and then, and to an owner that has forgotten us."""
         with self._turn:
             told, self._told = self._ts, NEVER  # unless it gets there
+            self.times += 1
             self._ask(PinSnapshot(told), None)
             self._told = told
 

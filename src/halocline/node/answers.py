@@ -23,9 +23,9 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import Follower, LogGone, transactions
+from halocline.log import Follower, LogGone, path_of, transactions
 from halocline.node.logtail import messages_of
-from halocline.node.parcel import unpack
+from halocline.node.parcel import commit_row, unpack
 from halocline.node.session import Session
 from halocline.node.wire import (
     READ_BYTES_MAX,
@@ -41,6 +41,8 @@ from halocline.node.wire import (
     FindToken,
     ListLog,
     ListTables,
+    Look,
+    Looked,
     Ping,
     PinSnapshot,
     Position,
@@ -104,6 +106,7 @@ class Answers:
             EndDdl: self._end_ddl,
             Command: self._command,
             ReadFile: self._read_file,
+            Look: self._look,
             ListLog: self._list_log,
             ReadObject: self._read_object,
             PutObject: self._put_object,
@@ -139,6 +142,10 @@ class Answers:
             return known  # sent again, because the first answer was lost
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
+        if request.single and (row_ts := commit_row(core, request)):
+            if self._sync:
+                core.writing.sync()
+            return row_ts
         try:
             with Transaction(core, request.snapshot) as txn:
                 if request.token is not None:
@@ -237,6 +244,15 @@ class Answers:
             return file.pread(min(request.size, READ_BYTES_MAX), request.offset)
         finally:
             file.close()
+
+    def _look(self, owner: Owner, session: Session, request: Look) -> Looked:
+        page, position = owner.core.writing.log.published()
+        data = b""
+        if position is not None and request.path == path_of(position.file):
+            size = position.offset - request.offset
+            if 0 < size <= READ_BYTES_MAX:
+                data = session.read_log(owner.files, request.path, size, request.offset)
+        return Looked(page, data)
 
     def _list_log(self, owner: Owner, session: Session, request: ListLog) -> list[str]:
         return [name for name in owner.files.list("log") if _FILES.fullmatch(f"log/{name}")]

@@ -60,6 +60,7 @@ PATIENCE_S: Final = 5
 FIND_S: Final = 10.0
 """How long the owner is looked for, while the lock is held by somebody."""
 PAUSE_S: Final = 0.005
+HEARD_S: Final = 0.001
 _decode_greeting = msgspec.msgpack.Decoder(Welcome | Failed).decode
 
 
@@ -96,6 +97,7 @@ class Link:
         self._lock = Lock()
         self._turn = RLock()
         """One thread at a time looks for the owner."""
+        self._heard = -HEARD_S
         self._session = 0
         self._pid = 0
         self.epoch = 0
@@ -107,8 +109,9 @@ class Link:
         self._put(self._find())
 
     def is_up(self) -> bool:
-        """Has nobody told us that the owner is gone? Costs a system call."""
-        if self.local is not None:
+        """Has nobody told us that the owner is gone? Costs a system call, unless it has just
+        answered: one that died since is noticed by the next request."""
+        if self.local is not None or self._clock.monotonic() < self._heard + HEARD_S:
             return True
         with self._lock:  # nobody takes it meanwhile
             return not self._idle or self._idle[-1].is_open()
@@ -140,6 +143,7 @@ class Link:
                 channel.close()
                 return reply
             self._put(channel)
+            self._heard = self._clock.monotonic()
             if isinstance(reply, Failed):
                 raise from_wire(reply, self._schema_of)
             return msgspec.msgpack.decode(reply.value, type=kind)
@@ -207,14 +211,9 @@ class Link:
     # Connections.
 
     def _take(self) -> Channel | None:
-        """A connection that is free, if there is one."""
+        """A connection that is free, if there is one. Sending finds out whether it still holds."""
         with self._lock:
-            while self._idle:
-                channel = self._idle.pop()
-                if channel.is_open():
-                    return channel
-                channel.close()
-        return None
+            return self._idle.pop() if self._idle else None
 
     def _put(self, channel: Channel | None) -> None:
         if channel is not None:

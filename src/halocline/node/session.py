@@ -17,6 +17,7 @@ from halocline.ids import NEVER
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
+from halocline.store import File, Files
 from halocline.txn.jobs import give_up, start_job
 
 if TYPE_CHECKING:
@@ -40,6 +41,20 @@ class Session:
         self._made: dict[int, dict[int, TableEntry]] = {}
         """Tables that each catalog transaction has created, by id."""
         self._nascent: dict[int, TableState] = {}
+        self._log: tuple[str, File] | None = None
+
+    def read_log(self, files: Files, path: str, size: int, offset: int) -> bytes:
+        """Bytes of the log file that the session follows; it is kept open for the next look."""
+        with self._lock:
+            if self._log is None or self._log[0] != path:
+                self._let_go()
+                self._log = (path, files.open_read(path))
+            return self._log[1].pread(size, offset)
+
+    def _let_go(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log[1].close()
 
     def pin(self, core: Core, ts: int) -> None:
         """The oldest snapshot that a process far away reads; those near have pins of their own."""
@@ -128,6 +143,8 @@ class Session:
 
     def end(self, core: Core | None) -> None:
         """The process is gone: so is what it has not committed."""
+        with self._lock:
+            self._let_go()
         if core is not None:
             self.pin(core, NEVER)
         for number in list(self._ddls):

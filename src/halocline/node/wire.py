@@ -192,6 +192,26 @@ class ReadFile(_Message, frozen=True, tag="file"):
     size: _U63 = 0
 
 
+class Look(_Message, frozen=True, tag="look"):
+    """What is new in the log, for a follower far away: one request for all that a begin needs.
+
+    It has read that log file, "" for none yet, up to that offset.
+    """
+
+    path: _Name
+    offset: _U63
+
+
+class Looked(_Message, frozen=True):
+    """The published position, and the bytes of the log file from the offset up to it.
+
+    No bytes when the position is in another file, or when they are more than READ_BYTES_MAX.
+    """
+
+    page: bytes
+    data: bytes
+
+
 class ListLog(_Message, frozen=True, tag="list_log"):
     """Names of the log files."""
 
@@ -252,6 +272,7 @@ Request: TypeAlias = (
     | EndDdl
     | Command
     | ReadFile
+    | Look
     | ListLog
     | ReadObject
     | PutObject
@@ -259,7 +280,17 @@ Request: TypeAlias = (
     | ReadTail
 )
 
-READS: Final = (Ping, WaitVisible, FindToken, ReadFile, ListLog, ReadObject, PinSnapshot, ReadTail)
+READS: Final = (
+    Ping,
+    WaitVisible,
+    FindToken,
+    ReadFile,
+    Look,
+    ListLog,
+    ReadObject,
+    PinSnapshot,
+    ReadTail,
+)
 """What a token for reading may ask for."""
 READ_BYTES_MAX: Final = 1 << 24
 
