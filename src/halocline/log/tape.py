@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from halocline.log.allocate import Fresh
 from halocline.log.format import SECTOR
-from halocline.log.published import Published, Publisher
+from halocline.log.published import Publisher
 
 
 class Mark(NamedTuple):
@@ -131,10 +131,6 @@ class Tape:
         """Say again how far the log is durable, with a newer timestamp."""
         with self.syncing:
             self._publisher.publish_ts(visible_ts)
-
-    def published(self) -> tuple[bytes, Published | None]:
-        """What followers are told, as bytes and as what they say."""
-        return self._publisher.copy()
 
     def header_is_durable(self) -> bool:
         return self.synced.end > 0

@@ -47,7 +47,7 @@ from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
 from halocline.log.places import Places
-from halocline.log.published import Published, Publisher
+from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
 from halocline.log.watch import Watchers
@@ -57,7 +57,6 @@ SYSTEM_PAYLOAD_MAX: Final = 512
 """A reservation leaves room for one system entry of this payload, which needs none of its own."""
 _RESERVE_EXTRA: Final = ENTRY_EXTRA_MAX + SYSTEM_PAYLOAD_MAX + ENTRY_EXTRA_MAX
 _LAST: Final = 1 << 64  # an order that is never reached: whoever waits for it wants to lead
-
 _new = tuple.__new__
 
 
@@ -81,6 +80,7 @@ class Log:
         self._unsynced_max = options.log_buffer_bytes
         fresh = self._as_written(self._allocator.first_file(recovery.tail.number + 1))
         publisher = Publisher(files, self.uuid, self.epoch)
+        self.published = publisher.copy
         self.visible_ts = self._ts = publisher.visible_ts
         self._reached = order = self._next.order - 1
         header = self._begin(fresh)
@@ -214,10 +214,6 @@ class Log:
             if self.visible_ts < ts and self.failed is not None:
                 raise self._refusal("not_committed")
         return self.visible_ts >= ts
-
-    def published(self) -> tuple[bytes, Published | None]:
-        """The published position, for a follower that cannot read it by itself."""
-        return self._tape.published()
 
     def set_visible(self, ts: int) -> None:
         """Make everything up to `ts` visible: at start-up, when the log has been replayed."""
