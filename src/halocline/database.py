@@ -31,6 +31,7 @@ from halocline.errors import (
 from halocline.membership import Membership
 from halocline.node import FlightLink
 from halocline.node.afar import AfarFiles, Fetched
+from halocline.node.subscription import Subscription
 from halocline.opening import (
     Reader,
     local_files,
@@ -298,6 +299,12 @@ class Database(Membership):
                 return read_changes(state, start, txn.snapshot)
             finally:
                 del self._core.pins[pin]
+
+    def subscribe(self, table: str | None = None, since: At | None = None) -> Subscription:
+        """Every commit after `since`, or from now on, as messages: docs/formats/logtail.md."""
+        streams = self._streams(table)
+        start = None if since is None else self._resolve(since)
+        return self._subscribed(Subscription(streams, start))
 
     def wall_of(self, ts: int) -> datetime:
         """The wall clock of a commit, or of the last one before a timestamp."""

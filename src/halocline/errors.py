@@ -98,10 +98,12 @@ class SchemaError(UsageError):
 class SnapshotExpiredError(HaloclineError):
     """The snapshot lies below the floor: its rows may already be gone."""
 
-    def __init__(self, ts: int, floor: int) -> None:
+    def __init__(self, ts: int, floor: int, *, hint: str = "") -> None:
         self.ts = ts
         self.floor = floor
-        super().__init__(f"snapshot {ts} has expired: the oldest readable timestamp is {floor}")
+        self.hint = hint
+        text = f"snapshot {ts} has expired: the oldest readable timestamp is {floor}"
+        super().__init__(f"{text}; {hint}" if hint else text)
 
 
 class UnavailableError(HaloclineError):

@@ -35,6 +35,9 @@ from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server,
 from halocline.node.afar import AfarPin, Fetched
 from halocline.node.answers import Answers
 from halocline.node.session import Session
+from halocline.node.streams import Stream
+from halocline.node.subscription import OpenStream, Subscription
+from halocline.node.wire import Subscribe
 from halocline.objects import Shelf
 from halocline.opening import (
     Reader,
@@ -64,6 +67,8 @@ class Membership(Maintenance):
     _server: Server | None = None
     _afar: FlightLink | None = None
     """The way to an owner on another machine."""
+    _answers: Answers
+    """Those of the owner."""
     _spill: str = ""
 
     def _enter(
@@ -74,6 +79,7 @@ class Membership(Maintenance):
         self._durability = durability
         self._l0_bytes, self._retention_us = l0_bytes, retention_us
         self._swap = ThreadLock()
+        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         with readable(self.path):
             if self._afar is not None:
                 self._link = None if self.read_only else self._afar
@@ -152,6 +158,8 @@ class Membership(Maintenance):
         if serve:
             files = self._files
             core.others = lambda: [pin.ts for pin in read_pins(files)]
+        sync = self._durability != "sync"
+        self._answers = Answers(weakref.ref(self), sync=sync)
         with self._swap:
             before = getattr(self, "_core", None)
             self._core = core if before is None else before.succeeded(core)
@@ -164,15 +172,14 @@ class Membership(Maintenance):
             lock.release()
             self._lock = None
             raise
-        sync = self._durability != "sync"
         if serve:
             root = cast(LocalFiles, self._files).root
             try:
-                self._service = Service(self, root, committer.log.epoch, sync=sync)
-                return Local(self._service.answers, self._service.session())
+                self._service = Service(self, root, committer.log.epoch, self._answers)
+                return Local(self._answers, self._service.session())
             except OSError as error:  # no place for a socket: the database itself is fine
                 _logger.warning("other processes cannot reach %s: %s", self.path, error)
-        return Local(Answers(weakref.ref(self), sync=sync), Session(0, count(1)))
+        return Local(self._answers, Session(0, count(1)))
 
     def serve(
         self,
@@ -214,6 +221,36 @@ class Membership(Maintenance):
         return self._server
 
     # Following.
+
+    def _streams(self, table: str | None) -> OpenStream:
+        """How a subscription comes by its stream, now and when it has lost the last one."""
+        self._core.check_open()
+        if self._reader is not None and self._link is None and self._afar is None:
+            raise UsageError(
+                "a handle that was opened with read_only=True has nobody to subscribe to"
+            )
+        if table is not None and not isinstance(table, str):
+            raise UsageError(f"a subscription names a table, or none, not {table!r}")
+        self._refresh()
+        ref = weakref.ref(self)
+
+        def open_stream(since: int | None) -> Stream | None:
+            found = ref()
+            if found is None or found._core.closed:
+                return None
+            request = Subscribe(since, table)
+            if found._reader is None:
+                return found._answers.hub.open(request)
+            link = found._link or found._afar
+            assert link is not None
+            return link.stream(request)
+
+        return open_stream
+
+    def _subscribed(self, subscription: Subscription) -> Subscription:
+        """It ends when the database is closed."""
+        self._subscriptions.add(subscription)
+        return subscription
 
     @property
     def role(self) -> Literal["owner", "node", "reader"]:
@@ -278,6 +315,8 @@ class Membership(Maintenance):
 
     def _leave(self) -> None:
         """Let go of the directory. What is in flight has been finished."""
+        for subscription in list(self._subscriptions):
+            subscription.close()
         try:
             self._rest()
             if self._reader is None:

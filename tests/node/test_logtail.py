@@ -72,7 +72,7 @@ def _read(db: hc.Database, order: int, table: str | None = "t") -> Tail:
     return answer
 
 
-def _do(db: hc.Database, chance: random.Random, keys: set[int]) -> None:
+def change_at_random(db: hc.Database, chance: random.Random, keys: set[int]) -> None:
     first = chance.randrange(40)
     some = sorted({(first + step) % 40 for step in range(chance.choice([1, 1, 2, 8, 20]))})
     match chance.choice(["upsert"] * 4 + ["delete", "where", "flush", "compact", "truncate"]):
@@ -107,7 +107,7 @@ def test_n01_the_messages_applied_are_the_table(tmp_path: Path, seed: int) -> No
         db.create_table("other", {"id": int}, "id")
         copy, order, keys = Copy(db.path), 0, set[int]()
         for _ in range(40):
-            _do(db, chance, keys)
+            change_at_random(db, chance, keys)
             with db.begin() as txn:
                 txn.upsert("other", {"id": chance.randrange(5)})
             tail = _read(db, order)

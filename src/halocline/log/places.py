@@ -114,6 +114,10 @@ class Places:
         place = bisect_left(self._noted, ts, key=lambda noted: noted[0]) - 1
         return self._noted[max(place, 0)]
 
+    def ts_of_file(self, number: int) -> int | None:
+        """The newest commit before that file; None when the file is not known any more."""
+        return next((ts for ts, place in list(self._noted) if place.number == number), None)
+
     def first(self) -> Place:
         """The oldest place that is known."""
         return self._noted[0][1]

@@ -70,7 +70,7 @@ class Log:
         self.epoch = recovery.epoch + 1
         self.failed: BaseException | None = None
         self._line = Line()
-        self._watchers = Watchers()
+        self.watchers = Watchers()
         self._allocator = Allocator(files, options)
         # Where the next entry goes. Changed under the commit lock only.
         self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
@@ -210,7 +210,7 @@ class Log:
             self.wait(self._next.order - 1)  # whoever should lead may have been interrupted
         if self.visible_ts < ts:
             due = lambda: self.visible_ts >= ts or self.failed is not None  # noqa: E731
-            self._watchers.wait(ts, timeout, due)
+            self.watchers.wait(ts, timeout, due)
             if self.visible_ts < ts and self.failed is not None:
                 raise self._refusal("not_committed")
         return self.visible_ts >= ts
@@ -225,7 +225,7 @@ class Log:
         """Refuse everything from now on, and wake all who wait."""
         self.failed = self.failed or error
         self._resume()
-        self._watchers.wake_up_to(_LAST)
+        self.watchers.wake_up_to(_LAST)
 
     def file_of(self, order: int) -> int:
         """The number of the file that holds that order, or that it would go to."""
@@ -391,8 +391,8 @@ class Log:
     def _see(self, ts: int) -> None:
         if ts > self.visible_ts:
             self.visible_ts = ts
-            if self._watchers.watching:
-                self._watchers.wake_up_to(ts)
+            if self.watchers.watching:
+                self.watchers.wake_up_to(ts)
 
     def _refusal(self, outcome: Outcome) -> UnavailableError:
         reason = str(self.failed) or type(self.failed).__name__

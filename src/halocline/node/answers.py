@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from halocline.errors import (
     ConflictError,
@@ -25,11 +25,14 @@ from halocline.errors import (
 )
 from halocline.log import Follower, LogGone, path_of, transactions
 from halocline.node.logtail import messages_of
+from halocline.node.owner import Owner
 from halocline.node.parcel import commit_row, unpack
+from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.session import Session
 from halocline.node.wire import (
     READ_BYTES_MAX,
     BeginDdl,
+    CheckpointFacts,
     Command,
     Commit,
     Committed,
@@ -39,6 +42,7 @@ from halocline.node.wire import (
     EndJob,
     FindTable,
     FindToken,
+    ListCheckpoints,
     ListLog,
     ListTables,
     Look,
@@ -52,6 +56,7 @@ from halocline.node.wire import (
     ReadTail,
     Request,
     StartJob,
+    Subscribe,
     Tail,
     WaitVisible,
 )
@@ -60,37 +65,25 @@ from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tokens import Token
 from halocline.schema import Schema
-from halocline.store import Files
-from halocline.txn import Core, Transaction
+from halocline.txn import Transaction
 
 WAIT_S: Final = 1.0
 _FILES: Final = re.compile(r"published|log/(\d{8,20}\.log|checkpoint)", re.ASCII)
 _OBJECTS: Final = re.compile(r"\d{1,20}/\d{1,20}-\d{1,20}\.(parquet|checkpoint)", re.ASCII)
 
 
-class Owner(Protocol):
-    """A database that is open for writing, as far as requests need it."""
-
-    @property
-    def core(self) -> Core: ...
-    @property
-    def files(self) -> Files: ...
-    def flush(self, table: str | None = None) -> Any: ...
-    def compact(self, table: str | None = None) -> Any: ...
-    def checkpoint(self) -> Any: ...
-    def gc(self) -> Any: ...
-    def health(self) -> Any: ...
-    def snapshot(self, name: str) -> int: ...
-    def drop_snapshot(self, name: str) -> None: ...
-
-
 class Answers:
     """Does what requests ask for. Thread-safe."""
 
     def __init__(self, owner: Callable[[], Owner | None], *, sync: bool) -> None:
-        """`owner` gives the database, None when the program has let go of it."""
+        """`owner` gives the database, None when the program has let go of it.
+
+        With `sync` every commit of another process is synced, whatever the owner does with its own:
+        others follow the log, and must find there what they have committed.
+        """
         self._owner = owner
         self._sync = sync
+        self.hub = Hub(owner)
         self._methods: dict[type, Callable[[Owner, Session, Any], Any]] = {
             Ping: self._ping,
             Commit: self._commit,
@@ -112,6 +105,8 @@ class Answers:
             PutObject: self._put_object,
             PinSnapshot: self._pin,
             ReadTail: self._read_tail,
+            Subscribe: self._subscribe,
+            ListCheckpoints: self._list_checkpoints,
         }
 
     def answer(self, session: Session, request: Request) -> Any:
@@ -300,16 +295,32 @@ class Answers:
         order, size = request.order, 0
         try:
             for record in transactions(follower.poll()):
-                messages = messages_of(record, state_of, log.uuid.hex())
+                messages = [data for _, data in messages_of(record, state_of, log.uuid.hex())]
                 if found and size + sum(map(len, messages)) > READ_BYTES_MAX:
                     break
                 found += messages
                 size, order = size + sum(map(len, messages)), record.order + 1
         except LogGone as gone:
-            raise SnapshotExpiredError(request.order, gone.order) from None
+            raise SnapshotExpiredError(request.order, gone.order, hint=BEGIN_AGAIN) from None
         finally:
             follower.close()
         return Tail(order, tuple(found))
+
+    def _subscribe(self, owner: Owner, session: Session, request: Subscribe) -> None:
+        raise UsageError("a subscription is a stream: it has one answer after another")
+
+    def _list_checkpoints(
+        self, owner: Owner, session: Session, request: ListCheckpoints
+    ) -> list[CheckpointFacts]:
+        places = owner.core.writing.log.places
+        found = [
+            (node, places.ts_of_file(node.start_file)) for node in owner.core.engine.checkpoints
+        ]
+        return [
+            CheckpointFacts(node.ts, node.key, node.size_bytes, since)
+            for node, since in found
+            if since is not None
+        ]
 
     # Maintenance.
 

@@ -28,7 +28,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "AlreadyExistsError": ("kind", "name"),
     "NotFoundError": ("kind", "name"),
     "SchemaError": ("reason", "column", "row"),
-    "SnapshotExpiredError": ("ts", "floor"),
+    "SnapshotExpiredError": ("ts", "floor", "hint"),
     "UnavailableError": ("reason", "outcome"),
     "CorruptionError": ("path", "reason", "offset"),
     "UsageError": (),
@@ -68,6 +68,8 @@ def _make(kind: str, known: dict[str, Any], keys: list[Any], text: str) -> Haloc
             return errors.DuplicateKeyError(keys=keys, inside=inside, **known)
         case "UsageError":
             return errors.UsageError(text)
+        case "SnapshotExpiredError":
+            return errors.SnapshotExpiredError(**(known | {"hint": known["hint"] or ""}))
         case "UnavailableError":
             return UnavailableError(**known)
     made: HaloclineError = getattr(errors, kind if kind in _FIELDS else "HaloclineError")(**known)

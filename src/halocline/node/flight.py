@@ -1,49 +1,39 @@
-"""The transaction node for other machines: the same requests, over Arrow Flight.
+"""The way to a transaction node on another machine, over Arrow Flight.
 
-    FlightLink --do_action("ask", Call)--> Server --Answers--> Returned
+    ask --do_action("ask", Call)--> Server (server.py) --> Returned --> answer, or its error
+    stream --do_get(Call: Subscribe)--> Server --> replies, one row each
 
-There are no connections here that could end a session: it has a lease, on the owner's monotonic
-clock, which every request renews; a client that has nothing to ask says so now and then. A session
-whose lease is over loses its pins, jobs and catalog transactions.
-
-Anything but a loopback address needs TLS and a token that the caller has chosen. Tokens are
-compared in constant time; one for reading may read and pin, nothing else.
+There is no connection that could end a session, so it has a lease: every request renews it, and
+somebody who has nothing to ask says so now and then.
 """
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from halocline.clock import Clock, SystemClock
+from halocline.clock import Clock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.node.answers import Answers, Owner
-from halocline.node.faults import from_wire, to_wire
-from halocline.node.session import Session
+from halocline.log.bell import Bell
+from halocline.node.faults import from_wire
+from halocline.node.streams import FlightStream
 from halocline.node.wire import (
-    READS,
+    ASK,
     VERSION,
     Call,
     Commit,
-    Done,
     Failed,
     FindToken,
     Ping,
     Position,
-    Reply,
     Request,
     Returned,
-    decode_call,
+    Subscribe,
     decode_reply,
-    decode_request,
     decode_returned,
     encode,
 )
@@ -51,143 +41,9 @@ from halocline.node.wire import (
 if TYPE_CHECKING:
     from pyarrow import flight
 
-LEASE_S: Final = 60.0
 BEAT_S: Final = 15.0
 FIND_S: Final = 10.0
 PAUSE_S: Final = 0.05
-TOKEN_BYTES: Final = 32
-ASK: Final = "ask"
-
-
-class Server:
-    """Serves one database to other machines. `Database.serve` makes one."""
-
-    def __init__(
-        self,
-        owner: Owner,
-        epoch: int,
-        *,
-        host: str,
-        port: int,
-        token: str | None,
-        read_token: str | None,
-        tls: tuple[bytes, bytes] | None,
-        sync: bool,
-    ) -> None:
-        if not is_loopback(host) and (tls is None or token is None):
-            raise UsageError(
-                f"{host} can be reached from elsewhere: give tls_cert=, tls_key= and token="
-            )
-        self.token = token or SystemClock().random_bytes(TOKEN_BYTES).hex()
-        self._secrets = {"write": self.token.encode()}
-        if read_token is not None:
-            self._secrets["read"] = read_token.encode()
-        self._answers = Answers(weakref.ref(owner), sync=sync)
-        self._epoch = epoch
-        self._clock = SystemClock()
-        self._lock = threading.Lock()
-        self._sessions: dict[int, tuple[Session, float]] = {}
-        self._numbers = count((epoch << 32) + (1 << 31))
-        self._stopping = threading.Event()
-        scheme = "grpc" if tls is None else "grpc+tls"
-        self._server = _listen(self, f"{scheme}://{_bracketed(host)}:{port}", tls)
-        self.uri = f"{scheme}://{_bracketed(host)}:{self._server.port}"
-        """What clients connect to."""
-        self._reaper = threading.Thread(target=self._reap, name="halocline-leases", daemon=True)
-        self._reaper.start()
-
-    def stop(self) -> None:
-        """Answer what was asked, then listen no more. Stopping twice is fine."""
-        if not self._stopping.is_set():
-            self._stopping.set()
-            self._server.shutdown()
-            self._reaper.join()
-
-    def answer(self, body: bytes) -> bytes:
-        """One call; every error is part of the answer."""
-        try:
-            call = decode_call(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return self._returned(0, UsageError(f"the request makes no sense: {error}"))
-        role = self._role(call.token)
-        if role is None:
-            return self._returned(0, UsageError("the token is not one of this server"))
-        if call.version != VERSION:
-            text = f"this process speaks protocol {call.version}, the owner {VERSION}"
-            return self._returned(0, UsageError(text))
-        session = self._session(call.session)
-        try:
-            request = decode_request(call.body)
-            if role == "read" and not isinstance(request, READS):
-                raise UsageError("this token is for reading only")
-            value = self._answers.answer(session, request)
-            return self._returned(session.number, value)
-        except HaloclineError as error:
-            return self._returned(session.number, error)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            wrong = UsageError(f"the request makes no sense: {error}")
-            return self._returned(session.number, wrong)
-        except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
-            return self._returned(session.number, error)
-
-    def _returned(self, session: int, value: Any) -> bytes:
-        reply: Reply
-        if isinstance(value, Exception):
-            reply = to_wire(value, self._answers.schema_of)
-        else:
-            reply = Done(msgspec.Raw(encode(value)))
-        return encode(Returned(session, self._epoch, encode(reply)))
-
-    def _role(self, token: bytes) -> str | None:
-        found = None
-        for role, secret in self._secrets.items():
-            if hmac.compare_digest(token, secret):
-                found = role
-        return found
-
-    def _session(self, number: int) -> Session:
-        """A session whose lease is renewed; a new one for a number that is not known any more."""
-        until = self._clock.monotonic() + LEASE_S
-        with self._lock:
-            session, _ = self._sessions.get(number, (None, 0.0))
-            if session is None:
-                session = Session(next(self._numbers), self._numbers)
-            self._sessions[session.number] = (session, until)
-            return session
-
-    def _reap(self) -> None:
-        while not self._stopping.wait(LEASE_S / 10):
-            self.reap(self._clock.monotonic())
-
-    def reap(self, now: float) -> None:
-        """End the sessions whose lease was over by then."""
-        with self._lock:
-            lapsed = [one for one, until in self._sessions.values() if until < now]
-            for session in lapsed:
-                del self._sessions[session.number]
-        for session in lapsed:
-            with suppress(HaloclineError):
-                self._answers.end(session)
-
-
-def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> Any:
-    """A Flight server that hands calls on. Imported here: most programs need none."""
-    from pyarrow import ArrowException, flight
-
-    ref = weakref.ref(server)
-
-    class Door(flight.FlightServerBase):  # type: ignore[misc]
-        def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-            found = ref()
-            if found is None or action.type != ASK:
-                raise flight.FlightServerError("this server answers calls of Halocline only")
-            yield flight.Result(found.answer(action.body.to_pybytes()))
-
-    try:
-        return Door(location, tls_certificates=None if tls is None else [tls])
-    except (OSError, flight.FlightError, ArrowException, ValueError, RuntimeError) as error:
-        # A port that is taken is "did not start properly" here; gRPC has told stderr why.
-        raise UnavailableError(f"{location} cannot be listened on: {error}") from error
 
 
 class FlightLink:
@@ -207,7 +63,7 @@ class FlightLink:
         self.pin: Any = None
         """Told again to an owner that has forgotten us."""
         self._client = self._connect()
-        self._beat = threading.Event()
+        self._beat = Bell()
         thread = threading.Thread(
             target=_beats, args=(weakref.ref(self), self._beat), name="halocline-beat", daemon=True
         )
@@ -237,9 +93,16 @@ class FlightLink:
                 raise from_wire(reply, self.schema_of)
             return msgspec.msgpack.decode(reply.value, type=kind)
 
+    def stream(self, request: Subscribe) -> FlightStream:
+        """A subscription. It has a connection of its own: a slow reader holds up nothing else."""
+        if self.closed:
+            raise UsageError(f"the database {self._uri} is closed")
+        call = encode(Call(VERSION, self._token, 0, encode(request)))
+        return FlightStream(self._connect(alone=True), call, self.schema_of)
+
     def close(self) -> None:
         self.closed = True
-        self._beat.set()
+        self._beat.ring()
         self._client.close()
 
     def abandon(self) -> None:
@@ -271,17 +134,21 @@ class FlightLink:
             raise UnavailableError(text, outcome="unknown") from error
         return found
 
-    def _connect(self) -> flight.FlightClient:
+    def _connect(self, *, alone: bool = False) -> flight.FlightClient:
         from pyarrow import flight
 
-        options = {} if self._tls_roots is None else {"tls_root_certs": self._tls_roots}
+        options: dict[str, Any] = {}
+        if self._tls_roots is not None:
+            options["tls_root_certs"] = self._tls_roots
+        if alone:
+            options["generic_options"] = [("grpc.use_local_subchannel_pool", 1)]
         try:
             return flight.connect(self._uri, **options)
         except (flight.FlightError, ValueError, OSError) as error:
             raise UsageError(f"{self._uri!r} is not the address of a server: {error}") from error
 
 
-def _beats(ref: weakref.ref[FlightLink], stop: threading.Event) -> None:
+def _beats(ref: weakref.ref[FlightLink], stop: Bell) -> None:
     """Renew the lease of a link for as long as somebody holds it."""
     while not stop.wait(BEAT_S):
         link = ref()
@@ -293,17 +160,3 @@ def _beats(ref: weakref.ref[FlightLink], stop: threading.Event) -> None:
             else:
                 link.ask(Ping(), Position)
         del link
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach it?"""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -41,7 +41,9 @@ from halocline.node.answers import Answers
 from halocline.node.channel import Channel
 from halocline.node.endpoint import Endpoint, read_endpoint
 from halocline.node.faults import SchemaOf, from_wire
+from halocline.node.push import Feed
 from halocline.node.session import Session
+from halocline.node.streams import ChannelStream
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     VERSION,
@@ -51,6 +53,7 @@ from halocline.node.wire import (
     Hello,
     Reply,
     Request,
+    Subscribe,
     Welcome,
     decode_reply,
 )
@@ -147,6 +150,16 @@ class Link:
             if isinstance(reply, Failed):
                 raise from_wire(reply, self._schema_of)
             return msgspec.msgpack.decode(reply.value, type=kind)
+
+    def stream(self, request: Subscribe) -> Feed | ChannelStream:
+        """A subscription at the owner, which may be this process."""
+        if self.closed:
+            raise UsageError(f"the database {self._path} is closed")
+        channel = self._find()
+        if channel is not None:
+            return ChannelStream(channel, request, self._schema_of)
+        assert self.local is not None
+        return self.local.answers.hub.open(request)
 
     def close(self) -> None:
         self.closed = True

@@ -7,11 +7,12 @@
     Rows              _commit_ts, _rowid, the table's columns          rows that begin
 
 Each message is one Arrow IPC stream. Its schema's metadata says which kind it is, the database, the
-table's id and name, and the order of the log entry it comes from. Messages of one record follow
-each other in the order above and take effect together. docs/formats/logtail.md says how to apply
-them.
+table's id and name, the commit's timestamp and the order of the log entry it comes from. Messages
+of one record follow each other in the order above and take effect together. docs/formats/logtail.md
+says how to apply them.
 
-Not here: reading the log (log/follow.py), asking for a part of it (answers.py).
+Not here: reading the log (log/follow.py), asking for a part of it (answers.py), having it pushed
+(push.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from halocline.log import DML_A, DML_D, DML_U, Record
+from halocline.errors import CorruptionError
+from halocline.ipc import check_stream
+from halocline.log import COMMITS, DML_A, DML_D, DML_U, Record
 from halocline.objects.shelf import FILES_PER_JOB, object_key
 from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
@@ -31,6 +34,8 @@ from halocline.rows.state import TableState
 from halocline.rows.system import decode_info
 
 VERSION: Final = b"1"
+MESSAGE_BYTES_MAX: Final = 1 << 30
+"""Unpacked. Larger ones are never sent."""
 StateOf = Callable[[int], TableState | None]
 _OBJECTS: Final = pa.schema(
     [
@@ -50,9 +55,9 @@ _ENDED: Final = pa.schema(
 )
 
 
-def messages_of(record: Record, state_of: StateOf, database: str) -> list[bytes]:
-    """The messages of one record; of a table that is not known any more there are none."""
-    if record.group != 1:
+def messages_of(record: Record, state_of: StateOf, database: str) -> list[tuple[int, bytes]]:
+    """(table id, message) of one record; of a table that is not known any more there are none."""
+    if record.group != COMMITS:
         return []
     ts = decode_info(record.info).commit_ts
     found: list[tuple[int, str, pa.Table, TableState]] = []
@@ -67,7 +72,12 @@ def messages_of(record: Record, state_of: StateOf, database: str) -> list[bytes]
         if state is not None:
             found += _of_objects(state, reshape, ts)
     found.sort(key=lambda one: one[0])  # stable: nodes of a kind keep their order
-    return [_encode(kind, table, state, database, record.order) for _, kind, table, state in found]
+    facts = {
+        b"database": database.encode(),
+        b"order": b"%d" % record.order,
+        b"commit_ts": b"%d" % ts,
+    }
+    return [(state.table_id, _encode(kind, table, state, facts)) for _, kind, table, state in found]
 
 
 Found = list[tuple[int, str, pa.Table, TableState]]
@@ -132,16 +142,14 @@ def _of_objects(state: TableState, reshape: Reshape, ts: int) -> Found:
     return found
 
 
-def _encode(kind: str, table: pa.Table, state: TableState, database: str, order: int) -> bytes:
+def _encode(kind: str, table: pa.Table, state: TableState, facts: dict[bytes, bytes]) -> bytes:
     metadata = {
         b"version": VERSION,
         b"kind": kind.encode(),
-        b"database": database.encode(),
-        b"table_id": str(state.table_id).encode(),
+        b"table_id": b"%d" % state.table_id,
         b"table": state.entry.name.encode(),
-        b"order": str(order).encode(),
     }
-    table = table.replace_schema_metadata(metadata)
+    table = table.replace_schema_metadata(metadata | facts)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -149,13 +157,23 @@ def _encode(kind: str, table: pa.Table, state: TableState, database: str, order:
     return data
 
 
-def read_messages(data: Iterable[bytes]) -> list[tuple[dict[str, str], pa.Table]]:
-    """(metadata, rows) of each message."""
-    found = []
-    for message in data:
-        with pa.ipc.open_stream(pa.py_buffer(message)) as reader:
+def read_message(data: bytes) -> tuple[dict[str, str], pa.Table]:
+    """(metadata, rows) of a message; CorruptionError when it is none."""
+    try:
+        check_stream(data, MESSAGE_BYTES_MAX)
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             table = reader.read_all()
         table.validate(full=True)
-        metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-        found.append((metadata, table))
-    return found
+        found = table.schema.metadata or {}
+        metadata = {key.decode(): value.decode() for key, value in found.items()}
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError("logtail", f"a message cannot be read: {error}") from error
+    if metadata.get("version", "").encode() != VERSION:
+        reason = f"messages of version {metadata.get('version')} are not known here"
+        raise CorruptionError("logtail", reason)
+    return metadata, table
+
+
+def read_messages(data: Iterable[bytes]) -> list[tuple[dict[str, str], pa.Table]]:
+    """(metadata, rows) of each message."""
+    return [read_message(message) for message in data]

@@ -6,6 +6,9 @@ Threads block; an idle one costs nothing, and a commit waits for the disk in its
 of the program itself: all of them share one sync. The database is known by a weak reference, so
 that a program which forgets it without closing is not kept from doing so.
 
+A subscription keeps its connection: its thread sends what is committed until the other side hangs
+up, or takes nothing for PUSH_S.
+
 Stopping lets every request that was read to its end be answered. After a fork the child closes its
 copies of the sockets; the threads stayed with the parent.
 """
@@ -24,8 +27,9 @@ from typing import Final
 
 import msgspec
 
+from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.node.answers import Answers, Owner
+from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.endpoint import (
     Endpoint,
@@ -35,6 +39,8 @@ from halocline.node.endpoint import (
     write_endpoint,
 )
 from halocline.node.faults import to_wire
+from halocline.node.owner import Owner
+from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
@@ -43,6 +49,7 @@ from halocline.node.wire import (
     Done,
     Failed,
     Hello,
+    Subscribe,
     Welcome,
     decode_hello,
     decode_request,
@@ -54,7 +61,11 @@ HELLO_S: Final = 5
 """How long a new connection may take to say who it is."""
 REPLY_S: Final = 60
 """How long a caller may take to read its answer."""
+PUSH_S: Final = 30
+"""How long a subscriber may take nothing of what it is sent."""
 STOP_S: Final = 600.0
+STOP_PUSH_S: Final = 1.0
+"""How long a subscriber may take to hear that it is over."""
 FORGOTTEN_S: Final = 2.0
 """How long a request may take whose database was forgotten, or whose process is ending."""
 _logger = logging.getLogger("halocline")
@@ -63,16 +74,13 @@ _logger = logging.getLogger("halocline")
 class Service:
     """Listens for one database, from its opening to its end."""
 
-    def __init__(self, owner: Owner, root: str, epoch: int, *, sync: bool) -> None:
-        """Begin to listen, then say where. The caller holds the lock of the database.
-
-        With `sync` every commit of another process is synced, whatever the owner does with its own:
-        others follow the log, and must find there what they have committed.
-        """
-        self.answers = Answers(weakref.ref(owner), sync=sync)
+    def __init__(self, owner: Owner, root: str, epoch: int, answers: Answers) -> None:
+        """Begin to listen, then say where. The caller holds the lock of the database."""
+        self.answers = answers
         self._root = root
         self._lock = threading.Lock()
         self._channels: dict[Channel, threading.Thread] = {}
+        self._pushing: set[Channel] = set()
         self._sessions: dict[int, Session] = {}
         self._last_session = epoch << 32
         self._numbers = count((epoch << 32) + 1)
@@ -111,14 +119,25 @@ class Service:
         with suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.answers.hub.stop()
         with self._lock:
             busy = list(self._channels.items())
+            pushing = set(self._pushing)
         for channel, _ in busy:
             with suppress(OSError):
                 channel.sock.shutdown(socket.SHUT_RD)
+        self._hang_up([(channel, thread) for channel, thread in busy if channel in pushing])
         for _, thread in busy:
             if thread is not threading.current_thread():
                 thread.join(wait_s)
+
+    def _hang_up(self, pushing: list[tuple[Channel, threading.Thread]]) -> None:
+        """Subscribers that do not even take the news that it is over are not waited for."""
+        until = SystemClock().monotonic() + STOP_PUSH_S
+        for channel, thread in pushing:
+            thread.join(max(0.0, until - SystemClock().monotonic()))
+            with suppress(OSError):
+                channel.sock.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
         """In a forked child: the parent goes on listening."""
@@ -159,7 +178,11 @@ class Service:
                 body = channel.receive(FRAME_BYTES_MAX)
                 if body is None:
                     break
-                channel.send(self._reply(session, body))
+                reply = self._reply(session, body)
+                if isinstance(reply, Feed):
+                    self._push(channel, reply)
+                else:
+                    channel.send(reply)
         except OSError:
             pass  # they are gone, or do not speak our language
         finally:
@@ -194,9 +217,27 @@ class Service:
         channel.send(Welcome(session.number, self._endpoint.epoch, os.getpid()))
         return session
 
-    def _reply(self, session: Session, body: bytes) -> Done | Failed:
+    def _push(self, channel: Channel, feed: Feed) -> None:
+        """Send what is committed, until somebody hangs up or it cannot go on."""
+        with self._lock:
+            self._pushing.add(channel)
+        try:
+            channel.limit(0, PUSH_S)
+            for pushed in feed:
+                channel.send(Done(msgspec.Raw(encode(pushed))))
+        except HaloclineError as error:
+            channel.send(to_wire(error, self.answers.schema_of))
+        finally:
+            feed.close()
+            with self._lock:
+                self._pushing.discard(channel)
+        channel.limit(0, REPLY_S)
+
+    def _reply(self, session: Session, body: bytes) -> Done | Failed | Feed:
         try:
             request = decode_request(body)
+            if isinstance(request, Subscribe):
+                return self.answers.hub.open(request)
             return Done(msgspec.Raw(encode(self.answers.answer(session, request))))
         except HaloclineError as error:
             return to_wire(error, self.answers.schema_of)

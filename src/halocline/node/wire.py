@@ -2,10 +2,11 @@
 
     | length u32 | CRC-32 u32 | body: msgpack array [tag, fields ...] |      little-endian
 
-A client sends one request and reads one reply; the next request follows then. The first is Hello:
-before the token in it has been checked, nothing longer than HELLO_BYTES_MAX is read and nothing
-else is answered. Rows travel as the nodes of a commit record, as the log has them: msgpack for
-few, Arrow IPC for many.
+A client sends one request and reads one reply; the next request follows then. Only a Subscribe is
+answered with many, for as long as the connection is open. The first request is Hello: before the
+token in it has been checked, nothing longer than HELLO_BYTES_MAX is read and nothing else is
+answered. Rows travel as the nodes of a commit record, as the log has them: msgpack for few, Arrow
+IPC for many.
 
 Everything here is hostile until checked. A body is read as its bytes arrive, never allocated by its
 length; the CRC finds bytes that were changed by accident; decoders are typed, and msgspec bounds
@@ -33,6 +34,8 @@ FRAME_BYTES_MAX: Final = (1 << 30) + (1 << 20)
 """A record of the log, and something around it."""
 HELLO_BYTES_MAX: Final = 4096
 HEAD: Final = Struct("<II")
+ASK: Final = "ask"
+"""The action of Arrow Flight that brings a Call."""
 
 _U63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Name = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -247,6 +250,21 @@ class ReadTail(_Message, frozen=True, tag="tail"):
     table: _Name | None = None
 
 
+class Subscribe(_Message, frozen=True, tag="subscribe"):
+    """Every commit after that timestamp, as messages, pushed as they come (push.py).
+
+    None: from now on. `table` narrows it to one. Answered with one Pushed after another, until
+    somebody hangs up or an error ends it.
+    """
+
+    since: _U63 | None = None
+    table: _Name | None = None
+
+
+class ListCheckpoints(_Message, frozen=True, tag="checkpoints"):
+    """The checkpoints that can be begun with, newest first: CheckpointFacts."""
+
+
 CommandName = Literal["flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot"]
 
 
@@ -278,6 +296,8 @@ Request: TypeAlias = (
     | PutObject
     | PinSnapshot
     | ReadTail
+    | Subscribe
+    | ListCheckpoints
 )
 
 READS: Final = (
@@ -290,6 +310,8 @@ READS: Final = (
     ReadObject,
     PinSnapshot,
     ReadTail,
+    Subscribe,
+    ListCheckpoints,
 )
 """What a token for reading may ask for."""
 READ_BYTES_MAX: Final = 1 << 24
@@ -315,6 +337,30 @@ class Tail(_Message, frozen=True, tag="tail"):
 
     order: _U63
     messages: tuple[bytes, ...]
+
+
+class Pushed(_Message, frozen=True, tag="pushed"):
+    """All that a subscriber wants of the commits with start <= commit_ts <= end.
+
+    The next one begins at end + 1. One that begins where the last has ended, without messages, is
+    a sign of life: the first of a subscription is, and one comes in every second of silence.
+    """
+
+    start: _U63
+    end: _U63
+    messages: tuple[bytes, ...]
+
+
+class CheckpointFacts(_Message, frozen=True):
+    """A checkpoint: the newest commit in it, its root file, and what to subscribe from.
+
+    Objects are in it up to `ts`; rows that were still in memory then come after `since`.
+    """
+
+    ts: _U63
+    key: _Name
+    size_bytes: _U63
+    since: _U63
 
 
 class Done(_Message, frozen=True, tag="done"):

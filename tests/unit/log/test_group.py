@@ -275,13 +275,13 @@ def test_wait_visible_returns_when_it_is_and_gives_up_in_time() -> None:
     watcher = threading.Thread(target=lambda: answers.append(log.wait_visible(3, PATIENCE)))
     watcher.start()
     for ts in (1, 2, 3):
-        while not log._watchers.watching and ts < 3:
+        while not log.watchers.watching and ts < 3:
             assert watcher.is_alive()
         commit(log, payload(ts), ts)
     watcher.join(PATIENCE)
     assert answers == [True]
     assert log.wait_visible(3, 0.0)
-    assert log._watchers.watching == []
+    assert log.watchers.watching == []
 
 
 def test_an_interrupt_at_any_step_of_a_lone_wait_is_harmless() -> None:

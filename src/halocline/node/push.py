@@ -1,0 +1,270 @@
+"""Push: commits go to whoever has subscribed, as messages, as soon as they are durable.
+
+    commits --> log files --Follower--> Feed --Pushed--> socket, Flight, or this very program
+                    |                    ^
+                    '--visible_ts moves--'  wakes the feeds that wait
+
+The log is the buffer. A subscriber is a place in it, and nothing is kept for it but what is on its
+way: commits never wait for one, and one that is slow reads older files when it comes for more. When
+those are gone it is told so (SnapshotExpiredError), and begins again with a checkpoint or a read of
+the table. Messages are encoded once for all who subscribe to the same.
+
+Invariants
+- What is pushed is durable: a feed reads up to the published position, as every follower does.
+- The spans of a feed continue each other, without gap or overlap, from `since` on.
+
+Not here: what a message is (logtail.py), how it travels (service.py, flight.py), the subscriber's
+side (subscription.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from threading import BoundedSemaphore, Lock
+from typing import Final
+
+from halocline.clock import SystemClock
+from halocline.errors import NotFoundError, SnapshotExpiredError, UnavailableError, UsageError
+from halocline.log import COMMITS, Follower, LogGone, Place, transactions
+from halocline.log.replay import Parts, Record
+from halocline.node.logtail import messages_of
+from halocline.node.owner import Owner
+from halocline.node.wire import FRAME_BYTES_MAX, Pushed, Subscribe
+from halocline.rows.state import TableState
+from halocline.rows.system import decode_info
+from halocline.txn import Core
+
+SUBSCRIBERS_MAX: Final = 64
+BEAT_S: Final = 1.0
+"""A feed that has nothing to tell says so this often."""
+PUSH_BYTES_MAX: Final = 1 << 20
+"""Messages that travel together, unless one commit has more."""
+ENCODED_BYTES_MAX: Final = 16 << 20
+READING_MAX: Final = 4
+"""Feeds that have a log file in memory at the same time."""
+PAUSE_S: Final = 0.01
+BEGIN_AGAIN: Final = "read the table at a newer snapshot, or a checkpoint, and subscribe since then"
+_ENTRY_BYTES: Final = 256
+_EVERYBODY: Final = 1 << 64
+
+
+class Hub:
+    """The subscriptions of one door to a database. Thread-safe."""
+
+    def __init__(self, owner: Callable[[], Owner | None]) -> None:
+        self.owner = owner
+        self.encoded = Encoded()
+        self.reading = BoundedSemaphore(READING_MAX)
+        self.stopping = False
+        self._lock = Lock()
+        self._feeds: set[Feed] = set()
+
+    def open(self, request: Subscribe) -> Feed:
+        """A place in the log for a new subscriber; iterate over it, and close it."""
+        owner = self.owner()
+        if owner is None or owner.core.closed or self.stopping:
+            raise UnavailableError("the owner is closing the database")
+        feed = Feed(self, owner, request)
+        with self._lock:
+            full = len(self._feeds) >= SUBSCRIBERS_MAX
+            if not full:
+                self._feeds.add(feed)
+        if full:
+            feed.close()
+            text = f"{SUBSCRIBERS_MAX} subscriptions are open already: close one, or try later"
+            raise UnavailableError(text)
+        return feed
+
+    def feeds(self) -> list[Feed]:
+        """Those that are open."""
+        with self._lock:
+            return list(self._feeds)
+
+    def leave(self, feed: Feed) -> None:
+        with self._lock:
+            self._feeds.discard(feed)
+
+    def stop(self) -> None:
+        """End them all, with an error that says why. Those that are sending end when they have."""
+        self.stopping = True
+        for feed in self.feeds():
+            feed.rouse()
+
+
+class Feed:
+    """What one subscriber gets. For one thread, but for `stop`."""
+
+    def __init__(self, hub: Hub, owner: Owner, request: Subscribe) -> None:
+        core = owner.core
+        self._hub = hub
+        self._log = core.writing.log
+        self._database = self._log.uuid.hex()
+        self._clock = SystemClock()
+        self._table = request.table
+        self._table_id = None if request.table is None else _table_id(core, request.table)
+        place, self._end = _start(core, request.since)
+        self._told = self._end
+        """The end of what was pushed; `_end` may be further, when all the rest was others'."""
+        self._follower = Follower(owner.files, core.options, start=place)
+        self._parts: Parts = {}
+        self._stopped = False
+        self._busy_since = 0.0
+
+    def __iter__(self) -> Iterator[Pushed]:
+        """Until `stop`, or an error: of those, the end of the database is one."""
+        try:
+            yield from self._pushed()
+        finally:
+            self.close()
+
+    def stop(self) -> None:
+        """Nobody listens any more."""
+        self._stopped = True
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Make it look again whether it should go on."""
+        self._log.watchers.wake_up_to(_EVERYBODY)
+
+    def close(self) -> None:
+        self._hub.leave(self)
+        self._follower.close()
+
+    def stalled_s(self) -> float:
+        """How long the subscriber has been busy taking what it was given last."""
+        since = self._busy_since
+        return self._clock.monotonic() - since if since else 0.0
+
+    def _pushed(self) -> Iterator[Pushed]:
+        pushed: Pushed | None = self._beat()
+        heard = 0.0
+        while not self._stopped:
+            if pushed is None and self._clock.monotonic() - heard >= BEAT_S:
+                pushed = self._beat()
+            if pushed is not None:
+                self._told, heard = pushed.end, self._clock.monotonic()
+                self._busy_since = heard
+                yield pushed
+                self._busy_since = 0.0
+            if self._hub.stopping:
+                raise UnavailableError("the owner is closing the database")
+            pushed = self._take()
+            if pushed is None:
+                self._wait(heard)
+
+    def _beat(self) -> Pushed:
+        """All that is known by now; nothing of it concerns the subscriber."""
+        return Pushed(min(self._told + 1, self._end), self._end, ())
+
+    def _wait(self, heard: float) -> None:
+        """Until there may be something new, or it is time for a sign of life."""
+        if self._log.visible_ts > self._end and self._follower.is_current():
+            self._clock.sleep(PAUSE_S)  # committed without a sync, which comes soon
+            return
+        left = heard + BEAT_S - self._clock.monotonic()
+        if left > 0:
+            self._log.wait_visible(self._end + 1, left)
+
+    def _take(self) -> Pushed | None:
+        """Messages of commits that have become durable, as many as travel together."""
+        owner = self._hub.owner()
+        if owner is None:
+            raise UnavailableError("the owner has let go of the database")
+        found: list[bytes] = []
+        try:
+            with self._hub.reading:
+                self._read(owner.core, found)
+        except LogGone:
+            raise SnapshotExpiredError(self._end, self._oldest(), hint=BEGIN_AGAIN) from None
+        if not found:
+            self._check_table(owner.core)
+            return None
+        return Pushed(self._told + 1, self._end, tuple(found))
+
+    def _read(self, core: Core, found: list[bytes]) -> None:
+        size = 0
+        for record in transactions(self._follower.poll(), self._parts):
+            if record.group != COMMITS:
+                continue
+            ts = decode_info(record.info).commit_ts
+            if ts <= self._end:
+                continue
+            messages = self._hub.encoded.of(record, self._table_id, core, self._database)
+            size += _bytes(messages)
+            if size > FRAME_BYTES_MAX // 2:
+                hint = f"commit {ts} is too large to be pushed: {BEGIN_AGAIN}"
+                raise SnapshotExpiredError(self._end, ts, hint=hint)
+            found += messages
+            self._end = ts
+            if size >= PUSH_BYTES_MAX:
+                return  # the next look goes on behind this record
+        self._end = max(self._end, self._follower.visible_ts)
+
+    def _check_table(self, core: Core) -> None:
+        if self._table is not None:
+            entry = core.catalog.table(self._table, core.engine.last_ts)
+            if entry is None or entry.id != self._table_id:
+                raise NotFoundError("table", self._table)
+
+    def _oldest(self) -> int:
+        """The oldest timestamp that can still be subscribed from."""
+        return self._log.places.before(0)[0]
+
+
+class Encoded:
+    """Messages of the newest records: many subscribers want the same. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: OrderedDict[tuple[int, int | None], list[bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, record: Record, table_id: int | None, core: Core, database: str) -> list[bytes]:
+        """The messages of a record about one table, or all."""
+        key = record.order, table_id
+        with self._lock:
+            known = self._found.get(key)
+        if known is not None:
+            return known
+
+        def state_of(id: int) -> TableState | None:
+            return core.engine.tables.get(id) if table_id in (None, id) else None
+
+        made = [data for _, data in messages_of(record, state_of, database)]
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = made
+                self._bytes += _ENTRY_BYTES + _bytes(made)
+            while self._bytes > ENCODED_BYTES_MAX:
+                self._bytes -= _ENTRY_BYTES + _bytes(self._found.popitem(last=False)[1])
+        return made
+
+
+def _bytes(messages: list[bytes]) -> int:
+    return sum(map(len, messages))
+
+
+def _table_id(core: Core, table: str) -> int:
+    entry = core.catalog.table(table, core.engine.last_ts)
+    if entry is None:
+        raise NotFoundError("table", table)
+    return entry.id
+
+
+def _start(core: Core, since: int | None) -> tuple[Place, int]:
+    """A place that has every commit after the timestamp behind it; None: after all until now."""
+    committer = core.writing
+    log = committer.log
+    if since is None:
+        with committer.lock:
+            place, newest = log.places.here(), core.engine.last_ts
+        while not log.wait_visible(newest, BEAT_S):
+            core.check_open()
+        return place, newest
+    if since > log.visible_ts:
+        raise UsageError(f"timestamp {since} lies in the future: the newest is {log.visible_ts}")
+    before, place = log.places.before(since + 1)
+    if before > since:
+        raise SnapshotExpiredError(since, before, hint=BEGIN_AGAIN)
+    return place, since

@@ -1,0 +1,270 @@
+"""The transaction node for other machines: the same requests, over Arrow Flight.
+
+    FlightLink --do_action("ask", Call)--> Server --Answers--> Returned
+               --do_get(Call: Subscribe)--> Server --Hub--> replies, one row each, until it ends
+
+There are no connections here that could end a session: it has a lease, on the owner's monotonic
+clock, which every request renews; a client that has nothing to ask says so now and then. A session
+whose lease is over loses its pins, jobs and catalog transactions.
+
+A subscriber that reads nothing any more is cut off (cut.py): its thread would wait for it for ever.
+
+Anything but a loopback address needs TLS and a token that the caller has chosen. Tokens are
+compared in constant time; one for reading may read and pin, nothing else.
+
+Not here: the client's side (flight.py).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from halocline.clock import SystemClock
+from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.log.bell import Bell
+from halocline.node.answers import Answers
+from halocline.node.cut import cut
+from halocline.node.faults import to_wire
+from halocline.node.owner import Owner
+from halocline.node.push import Feed
+from halocline.node.session import Session
+from halocline.node.wire import (
+    ASK,
+    FRAME_BYTES_MAX,
+    READS,
+    VERSION,
+    Call,
+    Done,
+    Reply,
+    Request,
+    Returned,
+    Subscribe,
+    decode_call,
+    decode_request,
+    encode,
+)
+
+LEASE_S: Final = 60.0
+SESSIONS_MAX: Final = 1024
+PAUSE_S: Final = 0.05
+TOKEN_BYTES: Final = 32
+PUSH_S: Final = 30.0
+"""How long a subscriber may take nothing of what it is sent."""
+STOP_PUSH_S: Final = 1.0
+"""How long a subscriber may take to hear that it is over."""
+REPLIES: Final = pa.schema([pa.field("reply", pa.binary(), nullable=False)])
+
+
+class Server:
+    """Serves one database to other machines. `Database.serve` makes one."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        epoch: int,
+        *,
+        host: str,
+        port: int,
+        token: str | None,
+        read_token: str | None,
+        tls: tuple[bytes, bytes] | None,
+        sync: bool,
+    ) -> None:
+        if not is_loopback(host) and (tls is None or token is None):
+            raise UsageError(
+                f"{host} can be reached from elsewhere: give tls_cert=, tls_key= and token="
+            )
+        self.token = token or SystemClock().random_bytes(TOKEN_BYTES).hex()
+        self._secrets = {"write": self.token.encode()}
+        if read_token is not None:
+            self._secrets["read"] = read_token.encode()
+        self._answers = Answers(weakref.ref(owner), sync=sync)
+        self._epoch = epoch
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._sessions: dict[int, tuple[Session, float]] = {}
+        self._numbers = count((epoch << 32) + (1 << 31))
+        self._peers: dict[Feed, str] = {}
+        """Who gets what is pushed."""
+        self._stopping = False
+        self._stop = Bell()
+        scheme = "grpc" if tls is None else "grpc+tls"
+        self._server = _listen(self, f"{scheme}://{_bracketed(host)}:{port}", tls)
+        self.uri = f"{scheme}://{_bracketed(host)}:{self._server.port}"
+        """What clients connect to."""
+        self._reaper = threading.Thread(target=self._reap, name="halocline-leases", daemon=True)
+        self._reaper.start()
+
+    def stop(self) -> None:
+        """Answer what was asked, then listen no more. Stopping twice is fine."""
+        if not self._stopping:
+            self._stopping = True
+            self._stop.ring()
+            self._answers.hub.stop()
+            self._reaper.join()  # which lets subscribers go
+            self._server.shutdown()
+
+    def answer(self, body: bytes) -> bytes:
+        """One call; every error is part of the answer."""
+        number = 0
+        try:
+            role, call = self._admit(body)
+            session = self._session(call.session)
+            number = session.number
+            value = self._answers.answer(session, _request(role, call))
+            return self._returned(number, value)
+        except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
+            return self._returned(number, error)
+
+    def push(self, body: bytes, peer: str) -> Iterator[bytes]:
+        """The replies to a subscription; an error is the last of them."""
+        feed: Feed | None = None
+        try:
+            request = _request(*self._admit(body))
+            if not isinstance(request, Subscribe):
+                raise UsageError("only a subscription is a stream")
+            feed = self._answers.hub.open(request)
+            self._peers[feed] = peer
+            for pushed in feed:
+                yield encode(Done(msgspec.Raw(encode(pushed))))
+        except HaloclineError as error:
+            yield encode(to_wire(error, self._answers.schema_of))
+        finally:
+            if feed is not None:
+                feed.close()
+                self._peers.pop(feed, None)
+
+    def _admit(self, body: bytes) -> tuple[str, Call]:
+        """Who calls, reader or writer, and what was said; UsageError for strangers."""
+        try:
+            call = decode_call(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UsageError(f"the request makes no sense: {error}") from error
+        role = self._role(call.token)
+        if role is None:
+            raise UsageError("the token is not one of this server")
+        if call.version != VERSION:
+            text = f"this process speaks protocol {call.version}, the owner {VERSION}"
+            raise UsageError(text)
+        return role, call
+
+    def _returned(self, session: int, value: Any) -> bytes:
+        reply: Reply
+        if isinstance(value, Exception):
+            reply = to_wire(value, self._answers.schema_of)
+        else:
+            reply = Done(msgspec.Raw(encode(value)))
+        return encode(Returned(session, self._epoch, encode(reply)))
+
+    def _role(self, token: bytes) -> str | None:
+        found = None
+        for role, secret in self._secrets.items():
+            if hmac.compare_digest(token, secret):
+                found = role
+        return found
+
+    def _session(self, number: int) -> Session:
+        """A session whose lease is renewed; a new one for a number that is not known any more."""
+        until = self._clock.monotonic() + LEASE_S
+        with self._lock:
+            session, _ = self._sessions.get(number, (None, 0.0))
+            if session is None:
+                if len(self._sessions) >= SESSIONS_MAX:
+                    text = (
+                        f"the server has {SESSIONS_MAX} sessions already: close one, or try later"
+                    )
+                    raise UnavailableError(text)
+                session = Session(next(self._numbers), self._numbers)
+            self._sessions[session.number] = (session, until)
+            return session
+
+    def _reap(self) -> None:
+        while not self._stop.wait(LEASE_S / 10):
+            self.reap(self._clock.monotonic())
+            for feed, peer in list(self._peers.items()):
+                if feed.stalled_s() > PUSH_S:
+                    cut(self._server.port, peer)
+        until = self._clock.monotonic() + STOP_PUSH_S
+        while self._peers and self._clock.monotonic() < until:
+            self._clock.sleep(PAUSE_S)
+        for peer in list(self._peers.values()):
+            cut(self._server.port, peer)
+
+    def reap(self, now: float) -> None:
+        """End the sessions whose lease was over by then."""
+        with self._lock:
+            lapsed = [one for one, until in self._sessions.values() if until < now]
+            for session in lapsed:
+                del self._sessions[session.number]
+        for session in lapsed:
+            with suppress(HaloclineError):
+                self._answers.end(session)
+
+
+def _request(role: str, call: Call) -> Request:
+    """What is asked for, if the caller may."""
+    try:
+        request: Request = decode_request(call.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"the request makes no sense: {error}") from error
+    if role == "read" and not isinstance(request, READS):
+        raise UsageError("this token is for reading only")
+    return request
+
+
+def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> Any:
+    """A Flight server that hands calls on. Imported here: most programs need none."""
+    from pyarrow import ArrowException, flight
+
+    ref = weakref.ref(server)
+
+    class Door(flight.FlightServerBase):  # type: ignore[misc]
+        def do_action(self, context: Any, action: Any) -> Iterator[Any]:
+            found = ref()
+            if found is None or action.type != ASK:
+                raise flight.FlightServerError("this server answers calls of Halocline only")
+            if action.body.size > FRAME_BYTES_MAX:
+                raise flight.FlightServerError(f"a call has at most {FRAME_BYTES_MAX} bytes")
+            yield flight.Result(found.answer(action.body.to_pybytes()))
+
+        def do_get(self, context: Any, ticket: Any) -> Any:
+            found = ref()
+            if found is None:
+                raise flight.FlightServerError("this server has stopped")
+            replies = found.push(ticket.ticket, context.peer())
+            batches = (_batch(reply) for reply in replies)
+            return flight.GeneratorStream(REPLIES, batches)
+
+    try:
+        return Door(location, tls_certificates=None if tls is None else [tls])
+    except (OSError, flight.FlightError, ArrowException, ValueError, RuntimeError) as error:
+        # A port that is taken is "did not start properly" here; gRPC has told stderr why.
+        raise UnavailableError(f"{location} cannot be listened on: {error}") from error
+
+
+def _batch(reply: bytes) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([reply], pa.binary())], schema=REPLIES)
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it?"""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,231 @@
+"""Subscription: the commits of a database as they happen, for a program that follows it.
+
+    stream --Pushed--> pump (a thread) --one at a time--> read() --> Delivery, Delivery ...
+      ^                  |
+      '--lost: open again from the end of what we have
+
+A Delivery is one commit: its messages take effect together (logtail.py says what they mean). The
+pump takes the next part from the stream only when the program has taken the last one, so a slow
+program holds back its own stream, and the sender keeps nothing for it.
+
+What has come is known as one range of timestamps (cache.py): parts that a new connection brings
+again are dropped, and a gap is an error, never a commit that is silently missing.
+
+Invariants
+- Every commit after the first position is delivered once, in order.
+- `position` is the end of what `read` has returned: whoever begins there again misses nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Thread
+from types import TracebackType
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from halocline.clock import Clock, SystemClock
+from halocline.errors import CorruptionError, HaloclineError, UnavailableError
+from halocline.log.bell import Bell
+from halocline.node.cache import CacheItem, Span
+from halocline.node.logtail import read_message
+from halocline.node.streams import Stream
+from halocline.node.wire import Pushed
+
+FIND_S: Final = 10.0
+"""How long a stream that was lost is tried to be opened again."""
+PAUSE_S: Final = 0.05
+SILENCE_S: Final = 15.0
+"""A stream that gives no sign of life for so long is lost."""
+LOOK_S: Final = 1.0
+
+OpenStream = Callable[[int | None], Stream | None]
+"""A stream of all commits after a timestamp; None when the database was closed here."""
+
+
+class Message(NamedTuple):
+    """One message of the logtail."""
+
+    kind: str
+    """Rows, RowTombstones, Objects or ObjectTombstones."""
+    table: str
+    table_id: int
+    order: int
+    rows: pa.Table
+
+
+class Delivery(NamedTuple):
+    """One commit, as far as it concerns the subscriber."""
+
+    commit_ts: int
+    messages: tuple[Message, ...]
+
+
+class Subscription:
+    """An iterator over commits. For one thread at a time, but for `close`."""
+
+    def __init__(self, open_stream: OpenStream, since: int | None) -> None:
+        self._pump = pump = Pump(open_stream, since)
+        self._ready: deque[Delivery] = deque()
+        self._end = 0
+        weakref.finalize(self, pump.close)
+        self._thread = Thread(target=pump.run, name="halocline-subscription", daemon=True)
+        self._thread.start()
+        while not (pump.began or pump.error):
+            pump.full.wait(LOOK_S)
+        if pump.error is not None:
+            raise pump.error
+        self.position = pump.began.end if pump.began is not None else 0
+        """Every commit up to this timestamp has been returned, or was before the beginning."""
+
+    def read(self, timeout: float | None = None) -> Delivery | None:
+        """The next commit; None when none came in so many seconds, or it has been closed."""
+        pump, clock = self._pump, self._pump.clock
+        until = None if timeout is None else clock.monotonic() + timeout
+        while not self._ready:
+            part = pump.take()
+            if part is not None:
+                self._unpack(*part)
+            elif pump.closed:
+                return None
+            elif pump.error is not None:
+                raise pump.error
+            else:
+                left = LOOK_S if until is None else min(LOOK_S, until - clock.monotonic())
+                if left <= 0:
+                    return None
+                if not pump.full.wait(left):
+                    pump.check_alive()
+        delivery = self._ready.popleft()
+        self.position = delivery.commit_ts if self._ready else self._end
+        return delivery
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self
+
+    def __next__(self) -> Delivery:
+        delivery = self.read()
+        if delivery is None:
+            raise StopIteration
+        return delivery
+
+    def close(self) -> None:
+        """End it; whoever waits in `read` gets None. Twice is fine."""
+        self._pump.close()
+        self._thread.join(LOOK_S)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _unpack(self, fresh: Span, messages: tuple[bytes, ...]) -> None:
+        """Messages of one commit belong together; those that we have had are dropped."""
+        found: dict[int, list[Message]] = {}
+        for data in messages:
+            facts, rows = read_message(data)
+            try:
+                commit_ts = int(facts["commit_ts"])
+                table_id, order = int(facts["table_id"]), int(facts["order"])
+                message = Message(facts["kind"], facts["table"], table_id, order, rows)
+            except (KeyError, ValueError) as error:
+                raise CorruptionError("logtail", f"a message lacks a fact: {error}") from error
+            if commit_ts >= fresh.start:
+                found.setdefault(commit_ts, []).append(message)
+        self._end = fresh.end
+        self._ready.extend(Delivery(ts, tuple(parts)) for ts, parts in found.items())
+        if not found:
+            self.position = fresh.end
+
+
+class Pump:
+    """Takes a stream in, in a thread of its own; the next part when the last one was taken."""
+
+    def __init__(self, open_stream: OpenStream, since: int | None) -> None:
+        self.clock: Clock = SystemClock()
+        self.full, self._room = Bell(), Bell()
+        self.began: CacheItem | None = None
+        """What has come, from the first sign of life on."""
+        self.error: BaseException | None = None
+        self.closed = False
+        self._open = open_stream
+        self._since = since
+        self._stream: Stream | None = None
+        self._slot: deque[tuple[Span, tuple[bytes, ...]]] = deque()
+        self._heard = self.clock.monotonic()
+
+    def run(self) -> None:
+        while not self.closed and self.error is None:
+            try:
+                self._follow()
+            except (OSError, UnavailableError) as error:
+                self._lost(error)
+            except BaseException as error:  # noqa: BLE001 the reader's thread raises it
+                self.error = error
+        self.full.ring()
+
+    def take(self) -> tuple[Span, tuple[bytes, ...]] | None:
+        """What has come; the thread may go on."""
+        if not self._slot:
+            return None
+        part = self._slot.popleft()
+        self._room.ring()
+        return part
+
+    def check_alive(self) -> None:
+        """A stream that is silent is lost: reading from it would never end."""
+        stream = self._stream
+        if stream is not None and self.clock.monotonic() - self._heard > SILENCE_S:
+            self._heard = self.clock.monotonic()
+            stream.stop()
+
+    def close(self) -> None:
+        self.closed = True
+        if self._stream is not None:
+            self._stream.stop()
+        self._room.ring()
+        self.full.ring()
+
+    def _follow(self) -> None:
+        self._stream = stream = self._open(self._since if self.began is None else self.began.end)
+        if stream is None:
+            self.closed = True
+            return
+        try:
+            for pushed in stream:
+                self._heard = self.clock.monotonic()
+                self._put(pushed)
+                if self.closed:
+                    return
+        finally:
+            stream.stop()
+
+    def _put(self, pushed: Pushed) -> None:
+        if self.began is None:
+            self.began = CacheItem(pushed.end)
+            self.full.ring()
+        fresh = self.began.extend(self.began.checkpoint, Span(pushed.start, pushed.end))
+        if fresh is None:
+            return  # a sign of life, or what an earlier stream has brought
+        while self._slot and not self.closed:
+            self._room.wait(LOOK_S)
+        self._slot.append((fresh, pushed.messages))
+        self.full.ring()
+
+    def _lost(self, error: OSError | UnavailableError) -> None:
+        """Try again for a while; what an owner refuses at first is not asked for twice."""
+        refused = self.began is None and isinstance(error, HaloclineError)
+        if refused or self.clock.monotonic() - self._heard > FIND_S:
+            text = f"the subscription was lost: {error}"
+            self.error = error if refused else UnavailableError(text).with_cause(error)
+        elif not self.closed:
+            self.clock.sleep(PAUSE_S)
