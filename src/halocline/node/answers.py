@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from halocline.config import DURATION_MAX
 from halocline.errors import (
     ConflictError,
     NotFoundError,
@@ -80,6 +81,7 @@ class Owner(Protocol):
     def checkpoint(self) -> Any: ...
     def gc(self) -> Any: ...
     def health(self) -> Any: ...
+    def keep_for(self, retention_us: int) -> bool: ...
     def snapshot(self, name: str) -> int: ...
     def drop_snapshot(self, name: str) -> None: ...
 
@@ -337,4 +339,12 @@ class Answers:
             case "drop_snapshot" if argument is not None:
                 owner.drop_snapshot(argument)
                 return True
+            case "keep_for" if argument is not None:
+                return owner.keep_for(_retention(argument))
         raise UsageError(f"{request.name} needs a name")
+
+
+def _retention(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= DURATION_MAX * 1e6):
+        raise UsageError(f"{text[:40]!r} is not a retention time")
+    return int(text)
