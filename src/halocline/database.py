@@ -55,7 +55,7 @@ def open(
     path: str | os.PathLike[str],
     read_only: bool = False,
     durability: Durability = "sync",
-    retention: str | float = "1d",
+    retention: str | float | None = None,
     memory: str | int = "1GB",
     objects: str | None = None,
     options: Options | None = None,
@@ -63,7 +63,8 @@ def open(
     """Open the database in a directory, creating it if it does not exist.
 
     durability: "sync" acknowledges a commit when it is on disk; "async" when the operating system
-    has it, and syncs every 50 ms. retention: how long old snapshots stay readable.
+    has it, and syncs every 50 ms. retention: how long old snapshots stay readable, from now on and
+    whoever opens the database next; a day until somebody has named it.
     """
     if objects is not None:
         raise UsageError("objects= is not available in this version: leave it out")
@@ -131,7 +132,7 @@ class Database(Membership):
         *,
         read_only: bool = False,
         durability: Durability = "sync",
-        retention: str | float = "1d",
+        retention: str | float | None = None,
         memory: str | int = "1GB",
         options: Options | None = None,
         clock: Clock | None = None,
@@ -149,7 +150,7 @@ class Database(Membership):
         self.read_only = read_only
         self._files = files
         self._clock = clock or SystemClock()
-        retention_us = int(parse_duration(retention) * 1e6)
+        retention_us = None if retention is None else int(parse_duration(retention) * 1e6)
         options = options or Options()
         shelf = shelf_for(files, objects, memory_bytes)
         spill = "" if read_only else spill_folder(files)

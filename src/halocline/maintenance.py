@@ -61,6 +61,8 @@ class Maintenance:
     _compactor: Compactor | None = None
     _gatherer: Gatherer
     _checkpoints: Checkpoints | None = None
+    _named_us: int | None = None
+    """The retention time that this opening has named, until the database knows it."""
 
     @property
     def core(self) -> Core:
@@ -133,6 +135,14 @@ class Maintenance:
         assert self._collector is not None
         with readable(self.path):
             return self._collector.run()
+
+    def keep_for(self, retention_us: int) -> bool:
+        """From now on the past stays readable for so long; what `open(retention=)` calls."""
+        if self._elsewhere("keep_for", str(retention_us), bool) is None:
+            self._owned()
+            assert self._collector is not None
+            self._collector.keep_for(retention_us)
+        return True
 
     def snapshot(self, name: str) -> int:
         """Give the newest state a name; `at="name"` reads it until the name is dropped.
@@ -235,7 +245,7 @@ class Maintenance:
             raise UsageError(f"{name}: Spark works for the process that owns the database")
         return self._link.ask(Command(name, argument), kind)
 
-    def _maintain(self, l0_bytes: int, retention_us: int) -> None:
+    def _maintain(self, l0_bytes: int) -> None:
         """Start what keeps the database healthy while it is open for writing."""
         core, log, checkpoints = self._core, self._log, self._checkpoints
         committer = core.committer
@@ -243,13 +253,10 @@ class Maintenance:
         assert checkpoints is not None
         self._mover = mover = Mover(core, l0_bytes)
         checkpoints.flush = lambda state: mover.flush([state])
-        self._collector = Collector(
-            core,
-            committer,
-            self._files,
-            retention_us=retention_us,
-            drop_log=checkpoints.drop_log,
-        )
+        self._collector = Collector(core, committer, self._files, drop_log=checkpoints.drop_log)
+        if self._named_us is not None:  # before the first GC
+            self._collector.keep_for(self._named_us)
+            self._named_us = None
         self._compactor = Compactor(core, self._gatherer)
         if not core.options.background:
             return

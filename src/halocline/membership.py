@@ -72,12 +72,16 @@ class Membership(Maintenance):
     _spill: str = ""
 
     def _enter(
-        self, options: Options, durability: Durability, l0_bytes: int, retention_us: int
+        self, options: Options, durability: Durability, l0_bytes: int, retention_us: int | None
     ) -> None:
-        """Take the role that is free."""
+        """Take the role that is free. A retention time that is named is the database's from now on.
+
+        The newest opening that has named one counts, not a process that takes over later.
+        """
+        self._named_us = retention_us
         self._options = options
         self._durability = durability
-        self._l0_bytes, self._retention_us = l0_bytes, retention_us
+        self._l0_bytes = l0_bytes
         self._swap = ThreadLock()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         with readable(self.path):
@@ -98,6 +102,8 @@ class Membership(Maintenance):
                         "close it there, or open it here with read_only=True"
                     ) from None
                 self._join()
+                if self._named_us is not None:
+                    self._name_retention(self._named_us)
 
     # Roles.
 
@@ -142,6 +148,17 @@ class Membership(Maintenance):
             link.close()
             raise
 
+    def _name_retention(self, retention_us: int) -> None:
+        self._named_us = None
+        try:
+            if self._core.engine.retention_us != retention_us:
+                self.keep_for(retention_us)
+        except BaseException:
+            self._core.close(f"the database {self.path} is closed")
+            with suppress(HaloclineError):
+                self._leave()
+            raise
+
     def _own(self) -> Local:
         """Become the one owner; NobodyError when another process is."""
         options = self._options
@@ -165,7 +182,7 @@ class Membership(Maintenance):
             self._core = core if before is None else before.succeeded(core)
             self._lock, self._log, self._reader = lock, committer.log, None
         try:
-            self._maintain(self._l0_bytes, self._retention_us)
+            self._maintain(self._l0_bytes)
         except BaseException:
             with suppress(HaloclineError, OSError):
                 committer.log.close()

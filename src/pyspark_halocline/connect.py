@@ -5,8 +5,8 @@
     by uri     `halocline.connect`, for both
 
 A read never starts a database and never takes its lock, however many plans are made at once. A
-process that becomes the owner for the length of a commit does nothing else: how long the past is
-kept, and when rows move, is for those to say who own the database at other times.
+process that becomes the owner for the length of a commit does nothing else: when rows move is for
+those to say who own the database at other times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pyspark_halocline.options import Address
 PATIENCE_S: Final = 30.0
 """How long a commit waits for a database that is just changing hands."""
 PAUSE_S: Final = 0.2
-RETENTION: Final = "36500d"
 T = TypeVar("T")
 
 
@@ -40,7 +39,7 @@ def open_to_write(address: Address) -> halocline.Database:
         return _connect(address, read_only=False)
     open_to_read(address).close()
     quiet = halocline.Options(background=False)
-    return halocline.open(address.path, retention=RETENTION, options=quiet)
+    return halocline.open(address.path, options=quiet)
 
 
 def _connect(address: Address, *, read_only: bool) -> halocline.Database:

@@ -10,7 +10,7 @@ A plan is a file in the database's folder `staging`, named after the view and Sp
 run; so a task that is tried again, a stage that is computed again and a view that stands twice in a
 query read the same rows. Two plans of one snapshot may differ in their files (a flush came
 between), so of two tasks that plan at the same time one must give way. Plans go when their lease is
-over.
+over: with the next one, or with GC.
 
 One partition, and not several: Spark may keep partitions that different runs have read (`cache`),
 and parts of two plans do not make a table. With `at` the snapshot is fixed when it is planned; then
@@ -31,16 +31,19 @@ import xxhash
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from halocline.checkpoint.staging import FOLDER, hold_staged, sweep_staged
 from halocline.clock import SystemClock
 from halocline.errors import CorruptionError
 from halocline.spark.owner import state_of
+from halocline.store import LocalFiles
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address
 from pyspark_halocline.parts import Part, Wanted, hold, plan_parts
-from pyspark_halocline.staging import FOLDER
 
 RUN_ID: Final = "spark.sql.execution.id"
 ENDING: Final = ".plan"
+LEASE_S_MIN: Final = 3600.0
+"""A query that was planned may run for so long, however short the lease of its snapshot."""
 _DIGEST_BYTES: Final = 16
 
 
@@ -78,10 +81,12 @@ _decode = msgspec.msgpack.Decoder(_Plan, strict=False).decode
 
 def live_parts(view: View) -> Iterator[Part]:
     """The table as the run sees it that this task belongs to."""
-    file = Path(view.path, FOLDER, f"{view.name}-{_run()}{ENDING}")
+    job = f"{view.name}-{_run()}"
+    file = Path(view.path, FOLDER, f"{job}{ENDING}")
     if not file.exists():
+        hold_staged(view.path, SystemClock(), job, max(view.lease_s, LEASE_S_MIN))
         _write(file, _make(view))
-        _sweep(file.parent, view.lease_s)
+        sweep_staged(LocalFiles(view.path), SystemClock())
     plan = _read(file)
     wanted = Wanted(plan.root, plan.schema, plan.ts, view.columns, view.where)
     for files, dead, rows in plan.parts:
@@ -113,8 +118,7 @@ def _make(view: View) -> _Plan:
 def _write(file: Path, plan: _Plan) -> None:
     """Write a plan down, unless another task has been faster: a link never replaces a file."""
     data = _encode(plan)
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    draft = file.with_name(f"{SystemClock().random_bytes(12).hex()}.tmp")
+    draft = file.with_name(f"{file.stem}.{SystemClock().random_bytes(12).hex()}.draft")
     draft.touch(mode=0o600)
     try:
         draft.write_bytes(xxhash.xxh3_128_digest(data) + data)
@@ -130,12 +134,3 @@ def _read(file: Path) -> _Plan:
     if xxhash.xxh3_128_digest(body) != digest:
         raise CorruptionError(str(file), "it is not what its task wrote")
     return _decode(body)
-
-
-def _sweep(folder: Path, lease_s: float) -> None:
-    """Plans that nobody may read any more."""
-    now_s = SystemClock().wall_us() / 1e6
-    for path in (*folder.glob(f"*{ENDING}"), *folder.glob("*.tmp")):
-        with suppress(OSError):
-            if now_s - path.stat().st_mtime > max(lease_s, 3600.0):
-                path.unlink()

@@ -39,7 +39,7 @@ from halocline.txn import Transaction
 from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
 from pyspark_halocline.connect import commit, open_to_read
 from pyspark_halocline.options import Settings
-from pyspark_halocline.staging import Message, Stage, batches, sweep
+from pyspark_halocline.staging import Message, Stage, batches, check, end, hold
 
 Messages = list[WriterCommitMessage | None]
 CHUNK_ROWS = 122_880
@@ -53,6 +53,8 @@ class _Writer:
             table = state_of(txn, settings.table).schema
             self._root = "" if settings.address.uri else db.path
         self._settings = settings
+        self._job = SystemClock().random_bytes(16).hex()
+        """Whose staged files are whose: the same in all tasks and in the commit."""
         self._overwrite = overwrite
         check_input(schema, table, settings)
         self._wire = table.to_wire()
@@ -62,7 +64,7 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: the rows of one task, checked."""
         table = Schema.from_wire(self._wire)
-        stage = Stage(self._root, self._staged(table))
+        stage = Stage(self._root, self._job, self._staged(table))
         done = 0
         try:
             for chunk in _chunks(iterator):
@@ -81,14 +83,15 @@ class _Writer:
                 raise SchemaError(message.problem)
         if not self._overwrite and not sum(message.rows for message in messages):
             return
+        hold(self._root, self._job, messages)
         commit(self._settings.address, token, lambda txn: self._change(txn, messages))
-        if self._root:
-            sweep(self._root, messages)
+        end(self._root, self._job)
 
     def _change(self, txn: Transaction, messages: Sequence[Message]) -> None:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
         schema = self._staged(state_of(txn, name).schema)
+        check(self._root, messages)
         rows = batches(self._root, messages)
         if self._overwrite:
             txn.truncate(name)

@@ -5,15 +5,16 @@
                 of a database that is served they travel in the message all the same
 
 A staged file is no object: nobody refers to it, no snapshot needs it, and a write whose files are
-gone fails as a whole and can be run again. The process that commits removes the files after the
-commit; files of writes that never came to it are removed by a later one, a day after they were
-written. An aborted write removes nothing: its commit may have happened.
+gone fails as a whole and can be run again. All files of a write carry the id of its job, those of
+tasks that were tried again, too. Each task holds them for a day, and so does the commit
+(halocline/checkpoint/staging.py); after the commit all of them go. What a write leaves that never
+came to its commit is removed by GC, once nobody holds it. An aborted write removes nothing: its
+commit may have happened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,15 +23,17 @@ import pyarrow as pa
 import xxhash
 from pyspark.sql.datasource import WriterCommitMessage
 
+from halocline.checkpoint.staging import FOLDER, end_staged, hold_staged
 from halocline.clock import Clock, SystemClock
 from halocline.config import MIB
 from halocline.errors import CorruptionError, NotFoundError
+from halocline.store import LocalFiles
 
 MESSAGE_BYTES: Final = 4 * MIB
 """Rows of one task that travel in its message; more become a file."""
-FOLDER: Final = "staging"
 ENDING: Final = ".arrow"
-LEFT_S: Final = 86_400.0
+LEASE_S: Final = 86_400.0
+"""How long staged rows wait for their commit."""
 _OPTIONS: Final = {"compression": "lz4"}
 
 
@@ -52,8 +55,9 @@ class Message(WriterCommitMessage):
 class Stage:
     """Takes the rows of one task."""
 
-    def __init__(self, root: str, schema: pa.Schema, clock: Clock | None = None) -> None:
-        self._root = Path(root, FOLDER) if root else None
+    def __init__(self, root: str, job: str, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self._root = root
+        self._job = job
         self._clock = clock or SystemClock()
         self._schema = schema
         self._rows = 0
@@ -66,8 +70,8 @@ class Stage:
         """Take some rows."""
         self._rows += table.num_rows
         self._writer.write_table(table)
-        if self._root is not None and self._path is None and self._sink.tell() > MESSAGE_BYTES:
-            self._spill(self._root)
+        if self._root and self._path is None and self._sink.tell() > MESSAGE_BYTES:
+            self._spill()
 
     def finish(self) -> Message:
         """All rows are here."""
@@ -75,19 +79,20 @@ class Stage:
         if self._path is None:
             return Message(rows=self._rows, data=self._buffer.getvalue().to_pybytes())
         self._sink.close()
-        return Message(rows=self._rows, file=self._path.name, digest=_digest(self._path))
+        hold_staged(self._root, self._clock, self._job, LEASE_S)  # it may have taken long
+        return Message(rows=self._rows, file=self._path.name, digest=_digest_of(self._path))
 
     def _start(self) -> Any:
         options = pa.ipc.IpcWriteOptions(**_OPTIONS)
         return pa.ipc.new_stream(self._sink, self._schema, options=options)
 
-    def _spill(self, folder: Path) -> None:
+    def _spill(self) -> None:
         """What is in memory begins the file; an Arrow stream can go on where another ended."""
         self._writer.close()
         with pa.ipc.open_stream(self._buffer.getvalue()) as reader:
             held = reader.read_all()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._path = folder / f"{self._clock.random_bytes(16).hex()}{ENDING}"
+        folder = hold_staged(self._root, self._clock, self._job, LEASE_S)
+        self._path = folder / f"{self._job}.{self._clock.random_bytes(16).hex()}{ENDING}"
         self._path.touch(mode=0o600, exist_ok=False)
         self._sink = pa.OSFile(str(self._path), "wb")
         self._buffer = pa.BufferOutputStream()
@@ -95,36 +100,49 @@ class Stage:
         self._writer.write_table(held)
 
 
+def check(root: str, messages: Iterable[Message]) -> None:
+    """All files are there; NotFoundError, which would not get through the reader of `batches`."""
+    for message in messages:
+        path = Path(root, FOLDER, message.file)
+        if message.file and not path.exists():
+            raise NotFoundError("staged file", str(path), hint="run the write again")
+
+
 def batches(root: str, messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
     """All rows that the tasks sent."""
     for message in messages:
         if message.file:
             path = Path(root, FOLDER, message.file)
-            if not path.exists():
-                raise NotFoundError("staged file", str(path), hint="run the write again")
-            if _digest(path) != message.digest:
-                raise CorruptionError(str(path), "it is not what its task wrote")
-            with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
-                yield from reader
+            with pa.memory_map(str(path)) as source:
+                if _digest(source) != message.digest:
+                    raise CorruptionError(str(path), "it is not what its task wrote")
+                source.seek(0)
+                with pa.ipc.open_stream(source) as reader:
+                    yield from reader
         elif message.data:
             with pa.ipc.open_stream(message.data) as reader:
                 yield from reader
 
 
-def sweep(root: str, messages: Iterable[Message], clock: Clock | None = None) -> None:
-    """After a commit: its files go, and those that others have left long ago."""
-    folder = Path(root, FOLDER)
-    now_s = (clock or SystemClock()).wall_us() / 1e6
-    mine = {message.file for message in messages if message.file}
-    for path in folder.glob(f"*{ENDING}"):
-        with suppress(OSError):
-            if path.name in mine or now_s - path.stat().st_mtime > LEFT_S:
-                path.unlink()
+def hold(root: str, job: str, messages: Iterable[Message]) -> None:
+    """Before a commit reads its files."""
+    if root and any(message.file for message in messages):
+        hold_staged(root, SystemClock(), job, LEASE_S)
 
 
-def _digest(path: Path) -> bytes:
+def end(root: str, job: str) -> None:
+    """After a commit: nobody needs its files any more."""
+    if root:
+        end_staged(LocalFiles(root), job)
+
+
+def _digest_of(path: Path) -> bytes:
+    with pa.memory_map(str(path)) as source:
+        return _digest(source)
+
+
+def _digest(source: Any) -> bytes:
     digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while piece := file.read(8 * MIB):
-            digest.update(piece)
+    while piece := source.read_buffer(8 * MIB):
+        digest.update(piece)
     return digest.digest()

@@ -14,6 +14,8 @@ arithmetic:
 - if the transaction is serializable and wrote, its reads also hold at its own place in the order of
   commits: that order is then a serial order that explains everything.
 
+Of clients that work one transaction after the other, `check_sessions` asks two things more.
+
 Nothing is said of transactions that failed but that their reads were right and that nobody has seen
 their values.
 """
@@ -21,7 +23,7 @@ their values.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -47,6 +49,8 @@ class Record:
     """(key, value) of reads that own writes could not answer."""
     writes: dict[int, Value] = field(default_factory=dict)
     commit_ts: int | None = None
+    told: bool = True
+    """Whether the client knew, when it went on, that it had committed."""
 
 
 class Recorder:
@@ -198,3 +202,19 @@ def check_history(records: list[Record]) -> Timeline:
             for key, value in record.reads:
                 assert value == line.at(key, ts - 1), "commit order is no serial order"
     return line
+
+
+def check_sessions(clients: Sequence[list[Record]]) -> Timeline:
+    """Histories of clients that do one transaction after the other, each in its own order.
+
+    All that `check_history` says, and of each client: its snapshots never fall (monotonic reads),
+    and none is older than what it was told to have committed (read your writes).
+    """
+    for records in clients:
+        newest = 0
+        for record in records:
+            assert record.snapshot >= newest, "a client has read backwards in time"
+            newest = max(newest, record.snapshot)
+            if record.told and record.commit_ts is not None:
+                newest = max(newest, record.commit_ts)
+    return check_history([record for records in clients for record in records])

@@ -127,6 +127,9 @@ def owner(input: int, output: int, path: str, serve: bool = True, **arguments: A
         "check": db.check,
         "close": db.close,
         "limit": _limit,
+        "serve": lambda: [(server := db.serve()).uri, server.token],
+        "state": lambda: _state(db),
+        "size": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "fork": lambda how: _fork(db, how),
         "fork_and_stay": lambda: _fork_and_stay(input, output),
         "fork_and_open": lambda path: _fork_and_open(path, create=True),
@@ -237,6 +240,12 @@ def _insert(db: Any, first: int, count: int, size: int) -> int:
 def _sum(db: Any) -> int:
     with db.begin() as txn:
         return sum(txn.scan("accounts").column("balance").to_pylist())
+
+
+def _state(db: Any) -> list[Any]:
+    """All that a stranger must not change."""
+    names = [snapshot.name for snapshot in db.snapshots()]
+    return [db.visible_ts, names, {t: db.table(t).to_arrow().to_pylist() for t in db.tables()}]
 
 
 def _fork(db: Any, how: str) -> Any:

@@ -45,7 +45,7 @@ class Nursery:
         theirs.close()
 
     def fork(self, work: str, arguments: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
-        """Run `tests.process.children.<work>` in a new process; returns its pid."""
+        """Run `tests.process.children.<work>`, or `<file>.<work>`, in a new process; its pid."""
         message = json.dumps({"do": "fork", "work": work, "arguments": arguments}).encode()
         socket.send_fds(self._socket, [message], descriptors)
         return int(self._answer())
@@ -115,17 +115,19 @@ class Child:
 
 
 def _serve(channel: socket.socket) -> None:
-    children = importlib.import_module("tests.process.children")
+    importlib.import_module("tests.process.children")
     while True:
         message, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 8)
         if not message:
             return
         request = json.loads(message)
         if request["do"] == "fork":
+            file, _, name = request["work"].rpartition(".")
+            module = importlib.import_module(f"tests.process.{file or 'children'}")
             pid = os.fork()
             if not pid:
                 channel.close()
-                _run(getattr(children, request["work"]), request["arguments"], descriptors)
+                _run(getattr(module, name), request["arguments"], descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
             channel.send(str(pid).encode())

@@ -112,6 +112,7 @@ class Moment:
     rowid_ceiling: int
     first_rowid: int
     floor: int
+    retention_us: int
     last_job_id: int
     jobs: list[JobNode]
     snapshots: list[SnapshotNode]
@@ -141,6 +142,7 @@ def capture(committer: Committer) -> Moment:
             rowid_ceiling=engine.rowid_ceiling,
             first_rowid=engine.first_rowid,
             floor=engine.floor,
+            retention_us=engine.retention_us,
             last_job_id=engine.last_job_id,
             jobs=list(engine.jobs.values()),
             snapshots=list(engine.snapshots.values()),
@@ -205,6 +207,7 @@ def root_of(
         tokens=tokens,
         versions=versions,
         times=pack_times(stamps, walls, first, moment.commits),
+        retention_us=moment.retention_us,
         tables=[
             TableWire(
                 table_id=table.table_id,

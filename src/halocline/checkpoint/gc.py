@@ -4,7 +4,7 @@
                                                                     |
         versions in L0, catalog, tokens, times <--------------------|
         entries of ended objects leave their tables <---------------'
-        their files, and those of dead jobs, are deleted
+        their files, and those of dead jobs, are deleted     (staged ones too: staging.py)
 
 The floor never falls, whatever retention is set later or the clock does: it is logged before
 anything is dropped, and rises only. It rises under the commit lock, where named snapshots are taken
@@ -34,6 +34,7 @@ from halocline.checkpoint.horizon import Holder, find_holders, horizon_of
 from halocline.checkpoint.leases import read_leases
 from halocline.checkpoint.pins import EVERYTHING, Pin, read_pins
 from halocline.checkpoint.report import GcReport, Kept
+from halocline.checkpoint.staging import sweep_staged
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
 from halocline.config import parse_duration
 from halocline.errors import UnavailableError
@@ -62,14 +63,11 @@ class Collector:
         core: Core,
         committer: Committer,
         files: Files,
-        *,
-        retention_us: int,
         drop_log: Callable[[], int] | None = None,
     ) -> None:
         self._core = core
         self._committer = committer
         self._files = files
-        self._retention_us = retention_us
         self._drop_log = drop_log
         """Deletes log files behind the checkpoint; returns how many."""
         self._turn = Lock()
@@ -105,6 +103,22 @@ class Collector:
         finally:
             self._turn.release()
 
+    def keep_for(self, retention_us: int) -> None:
+        """From now on the past stays readable for so long, whoever owns the database."""
+        committer, engine = self._committer, self._core.engine
+        with committer.lock:
+            if engine.retention_us == retention_us:
+                return
+            committer.check_running()
+            engine.retention_us = retention_us
+            node = encode_system(FloorNode(floor=engine.floor, retention_us=retention_us))
+            try:
+                order = committer.append_system(FLOOR, node)
+            except UnavailableError:
+                # A full disk: GC may free it, by the new time. The next checkpoint writes it down.
+                return
+        committer.log.sync(order)
+
     def horizon(self) -> int:
         """The oldest timestamp that somebody wants to keep readable now."""
         return horizon_of(self._holders(self._pins()))
@@ -130,14 +144,15 @@ class Collector:
             listed = []  # somebody may be loading a checkpoint that we would take for garbage
         verdict = judge(committer, {*listed, *(entry.key for entry in ended)})
         files, freed, stuck = self._delete(verdict.dead, ended)
+        staged, staged_bytes = sweep_staged(self._files, core.clock) if sweep else (0, 0)
         return GcReport(
             floor=engine.floor,
             versions=versions,
             tables=tables,
             tokens=tokens,
             objects=len(ended),
-            files=files,
-            bytes_freed=freed,
+            files=files + staged,
+            bytes_freed=freed + staged_bytes,
             log_files=self._drop_log() if self._drop_log is not None else 0,
             kept=(*self._held(holders), *_left(verdict), *unlisted, *stuck),
         )
@@ -194,7 +209,7 @@ class Collector:
             core.engine,
             list(core.pins.values()),
             pins,
-            until_us=core.clock.wall_us() - self._retention_us,
+            until_us=core.clock.wall_us() - core.engine.retention_us,
             visible_ts=self._committer.log.visible_ts,
         )
 

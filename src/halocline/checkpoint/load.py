@@ -153,6 +153,8 @@ def _take_over(engine: EngineState, root: Root, key: str) -> None:
     engine.rowid_ceiling = root.rowid_ceiling
     engine.first_rowid = root.first_rowid
     engine.floor = root.floor
+    if root.retention_us is not None:
+        engine.retention_us = root.retention_us
     engine.last_job_id = root.last_job_id
     engine.jobs = {job.job_id: job for job in root.jobs}
     engine.checkpoints = tuple(root.checkpoints)

@@ -100,6 +100,8 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """Application, newest version, commit_ts."""
     times: list[Piece]
     tables: list[TableWire]
+    retention_us: int | None = None
+    """None in those of older releases: nobody has named one."""
 
 
 _decode = msgspec.msgpack.Decoder(Root).decode

@@ -45,8 +45,12 @@ def maintain(
         bool, typer.Option("--no-spark", help="Leave what is too large for this process.")
     ] = False,
     retention: Annotated[
-        str, typer.Option(help="How long old snapshots stay readable: what is older is collected.")
-    ] = "1d",
+        str | None,
+        typer.Option(
+            help="How long old snapshots stay readable from now on: what is older is collected.",
+            show_default="what the database has",
+        ),
+    ] = None,
 ) -> None:
     """Move rows into objects, compact, fold tombstones, checkpoint, collect: whatever is owed.
 

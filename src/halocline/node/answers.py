@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from halocline.config import DURATION_MAX
 from halocline.errors import (
     ConflictError,
     NotFoundError,
@@ -348,4 +349,12 @@ class Answers:
             case "drop_snapshot" if argument is not None:
                 owner.drop_snapshot(argument)
                 return True
+            case "keep_for" if argument is not None:
+                return owner.keep_for(_retention(argument))
         raise UsageError(f"{request.name} needs a name")
+
+
+def _retention(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= DURATION_MAX * 1e6):
+        raise UsageError(f"{text[:40]!r} is not a retention time")
+    return int(text)

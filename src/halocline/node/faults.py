@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from halocline import errors
-from halocline.errors import HaloclineError, UnavailableError
-from halocline.node.wire import Failed
+from halocline.errors import ConflictError, HaloclineError, UnavailableError
+from halocline.node.wire import Command, CreateTable, DropTable, Failed, Request
 from halocline.schema import Schema
 
 SchemaOf = Callable[[str], Schema | None]
@@ -56,6 +56,20 @@ def from_wire(failed: Failed, schema_of: SchemaOf) -> HaloclineError:
         return _make(failed.kind, known, _decode(failed.keys, known, schema_of), text)
     except (TypeError, ValueError, KeyError):
         return UnavailableError(f"the owner failed: {text}", outcome="unknown")
+
+
+def lost_answer(request: Request) -> HaloclineError | None:
+    """The error when nobody knows whether a request was heard, and it must not be sent twice.
+
+    A second time it would meet itself: a name that is taken, or gone. None: send it again. A Commit
+    is for the link to decide.
+    """
+    if isinstance(request, (CreateTable, DropTable)):
+        return ConflictError("the owner was lost while the transaction defined a table")
+    if isinstance(request, Command) and request.name in ("snapshot", "drop_snapshot"):
+        reason = f"the owner was lost while it worked: {request.name} {request.argument!r}"
+        return UnavailableError(reason, outcome="unknown")
+    return None
 
 
 def _make(kind: str, known: dict[str, Any], keys: list[Any], text: str) -> HaloclineError:

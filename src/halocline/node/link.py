@@ -40,7 +40,7 @@ from halocline.errors import (
 from halocline.node.answers import Answers
 from halocline.node.channel import Channel
 from halocline.node.endpoint import Endpoint, read_endpoint
-from halocline.node.faults import SchemaOf, from_wire
+from halocline.node.faults import SchemaOf, from_wire, lost_answer
 from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.streams import ChannelStream
@@ -182,7 +182,11 @@ class Link:
                 raise ConnectionResetError("the owner is gone")
             reply: Reply = decode_reply(body)
         except (OSError, msgspec.MsgspecError) as error:
-            return self._resolve(request, error) if isinstance(request, Commit) else None
+            if isinstance(request, Commit):
+                return self._resolve(request, error)
+            if (lost := lost_answer(request)) is not None:
+                raise lost from error
+            return None
         return reply
 
     def _await(self, channel: Channel, request: Request) -> bytes | None:
@@ -195,14 +199,23 @@ class Link:
     def _check_awake(self, request: Request) -> None:
         """A long request is fine as long as the owner greets others meanwhile."""
         try:
-            self._put(self._connect(self._endpoint()))
-        except (OSError, NobodyError, HaloclineError):
+            spare = self._connect(self._endpoint())
+        except HaloclineError:
+            return  # it has said why it takes nobody in: it is awake
+        except (OSError, NobodyError):
             text = f"process {self._pid} has {self._path} open and does not answer"
             outcome: Outcome = "unknown" if isinstance(request, Commit) else "not_committed"
             raise UnavailableError(text, outcome=outcome) from None
+        # One is enough: a request may take hours, and the owner has so many places only.
+        with self._lock:
+            keep = not (self._idle or self.closed)
+            if keep:
+                self._idle.append(spare)
+        if not keep:
+            spare.close()
 
-    def _resolve(self, request: Commit, error: Exception) -> int | None:
-        """The answer to a commit was lost; None: send it again, as its token makes it happen once.
+    def _resolve(self, request: Commit, error: Exception) -> int:
+        """The answer to a commit was lost. With a token it is sent again: it happens only once.
 
         One that brings files or definitions cannot be sent twice to an owner that may still be
         busy with the first: then only a token that is found tells.
@@ -210,10 +223,13 @@ class Link:
         text = "the owner of the database was lost while it committed"
         if request.token is None:
             raise UnavailableError(text, outcome="unknown") from error
-        if not (request.ddl or request.objects):
-            return None
         epoch = self.epoch
-        found: int = self.ask(FindToken(request.token), int)
+        try:
+            if not (request.ddl or request.objects):
+                return int(self.ask(request, int))
+            found: int = self.ask(FindToken(request.token), int)
+        except UnavailableError as again:  # whatever that one says: the first may have arrived
+            raise UnavailableError(f"{text}: {again.reason}", outcome="unknown") from error
         if found:
             return found
         if self.local is None and self.epoch == epoch:

@@ -38,6 +38,8 @@ ASK: Final = "ask"
 """The action of Arrow Flight that brings a Call."""
 
 _U63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+"""RowIDs that one request may reserve: there are 2^63, and none is given twice."""
 _Name = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
@@ -131,7 +133,7 @@ class StartJob(_Message, frozen=True, tag="job"):
     """RowIDs and a name for files; `Log a job`, as the owner does for its own."""
 
     table_id: _U63
-    rows: _U63
+    rows: _Rows
     job_id: _U63 = 0
     lease_us: _U63 = 0
     ddl: _U63 = 0
@@ -265,11 +267,16 @@ class ListCheckpoints(_Message, frozen=True, tag="checkpoints"):
     """The checkpoints that can be begun with, newest first: CheckpointFacts."""
 
 
-CommandName = Literal["flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot"]
+CommandName = Literal[
+    "flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot", "keep_for"
+]
 
 
 class Command(_Message, frozen=True, tag="command"):
-    """A maintenance call of the database, with the name of a table or snapshot."""
+    """A maintenance call of the database, with the name of a table or snapshot.
+
+    `keep_for` has the retention time, in whole microseconds, in its place.
+    """
 
     name: CommandName
     argument: _Name | None = None

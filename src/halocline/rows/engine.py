@@ -43,6 +43,8 @@ from halocline.rows.tokens import Tokens
 TIMES_MIN = 4096
 """Fewer commit times than this are not worth being forgotten."""
 CHECKPOINTS_KEPT = 2
+RETENTION_US = 86_400_000_000
+"""A day: the retention time until somebody has named one."""
 
 
 class Times:
@@ -107,6 +109,8 @@ class EngineState:
         self.bound = 0
         """The oldest snapshot that is open or may be opened: what one at or above it can see is
         kept. At most the floor; a pin that GC met below it holds it back (checkpoint/gc.py)."""
+        self.retention_us = RETENTION_US
+        """How long the past stays readable: a word of the database, not of whoever owns it."""
         self.epoch = 0
         self.ts_ceiling = 0
         self.rowid_ceiling = 0
@@ -198,7 +202,7 @@ class EngineState:
             if kind == EPOCH:
                 self.open_epoch(decode_system(payload, EpochNode))
             elif kind == FLOOR:
-                self.floor = max(self.floor, decode_system(payload, FloorNode).floor)
+                self.raise_floor(decode_system(payload, FloorNode))
             elif kind == JOB:
                 self.start_job(decode_system(payload, JobNode))
             elif kind == SNAPSHOT:
@@ -215,6 +219,11 @@ class EngineState:
             self.jobs = {id: job for id, job in self.jobs.items() if job.lease_us}
         self.ts_ceiling = node.ts_ceiling
         self.rowid_ceiling = node.rowid_ceiling
+
+    def raise_floor(self, node: FloorNode) -> None:
+        self.floor = max(self.floor, node.floor)
+        if node.retention_us is not None:
+            self.retention_us = node.retention_us
 
     def keep_snapshot(self, node: SnapshotNode) -> None:
         if node.dropped:

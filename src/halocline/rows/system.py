@@ -1,7 +1,7 @@
 """System nodes of the log (group 3): epochs, floors, jobs, named snapshots, checkpoints.
 
     EPOCH     a writer opened: timestamps and RowIDs up to these ceilings are its own
-    FLOOR     snapshots below this timestamp are not readable any more
+    FLOOR     snapshots below this timestamp are not readable any more; the retention time
     JOB       a writer of files reserved an id and a range of RowIDs, before its first file exists
     SNAPSHOT  a timestamp got a name, or lost it
     ROOT      a checkpoint is complete: its root file, and where replay begins (type CKP)
@@ -33,9 +33,11 @@ class EpochNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FloorNode(msgspec.Struct, frozen=True, kw_only=True):
-    """The oldest readable timestamp."""
+    """The oldest readable timestamp, and how long the past stays readable from now on."""
 
     floor: int
+    retention_us: int | None = None
+    """None, as in logs of older releases: as it was."""
 
 
 class JobNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from halocline.config import parse_duration, parse_size
 HUGE = "9" * 400
 SETTINGS: dict[str, list[Any]] = {
     "durability": ["fsync", "", None, "SYNC", True],
-    "retention": ["1 fortnight", "", "d", "-1d", -1, None, True, [1], "1d2h", float("nan")],
+    "retention": ["1 fortnight", "", "d", "-1d", -1, True, [1], "1d2h", float("nan")],
     "memory": ["lots", "", "GB", "-1GB", 0, -5, None, True, 1.5, "0GB", "1 XB"],
     "objects": ["s3://bucket", "objects", ""],
 }

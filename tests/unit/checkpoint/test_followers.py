@@ -90,7 +90,7 @@ def test_a_pin_of_a_follower_outlives_its_reload() -> None:
     fill(db, "t", 0, 5)
     reader = follow(files)
     old = reader.begin()
-    db._collector._retention_us = 0  # type: ignore[union-attr]
+    db.keep_for(0)
     advance(db, files, 100)
     new = reader.begin()
     with db.begin() as txn:
