@@ -59,8 +59,7 @@ def apply_changes(txn: Transaction, name: str, table: pa.Table) -> None:
     table = table.take(_places(table, keys, "max").column(_PLACE))
     ended = pc.is_in(table.column(CHANGE), pa.array(_ENDS))
     rows = table.drop_columns(list(FEED))
-    for key in schema.keys_of(rows.filter(ended)):
-        txn.delete(name, key)
+    txn.delete_many(name, rows.filter(ended).select(keys))
     rows = rows.filter(pc.invert(ended))
     if rows.num_rows:
         txn.upsert(name, rows)

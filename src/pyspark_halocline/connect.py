@@ -54,12 +54,17 @@ def commit(address: Address, token: Any, change: Callable[[Transaction], T]) -> 
     An owner that goes away in the middle leaves the question whether it has committed: the token
     answers it, so trying again is always right.
     """
+    return at_owner(address, lambda db: db.run(change, token=token))
+
+
+def at_owner(address: Address, work: Callable[[halocline.Database], T]) -> T:
+    """Do something that may be done twice, with a handle that can commit."""
     clock = SystemClock()
     until = clock.monotonic() + PATIENCE_S
     while True:
         try:
             with open_to_write(address) as db:
-                return db.run(change, token=token)
+                return work(db)
         except UnavailableError:
             if clock.monotonic() > until:
                 raise

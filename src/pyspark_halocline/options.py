@@ -18,6 +18,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args
 
 from halocline.config import parse_duration
@@ -130,7 +131,9 @@ def read_options(given: Mapping[str, str]) -> Settings:
 
 def _address(options: Mapping[str, str]) -> Address:
     if "uri" not in options:
-        return Address(path=_required(options, "path", "the directory of the database"))
+        path = _required(options, "path", "the directory of the database")
+        # Executors may run elsewhere: a relative path counts from where Spark was started.
+        return Address(path=str(Path(path).absolute()))
     if "path" in options:
         raise UsageError("give path or uri, not both")
     token = options.get("servertoken", "")

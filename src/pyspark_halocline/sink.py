@@ -1,7 +1,7 @@
-"""Writes: executors check and stage rows, one process commits all of them at once.
+"""Writes: executors check rows and make objects of them, one process commits all of them at once.
 
     writer     checks columns and types before a job starts          SchemaError
-    write      executors: nulls, values, keys  --Message, file-->    (staging.py)
+    write      executors: nulls, values, keys  --Message, objects--> (staging.py, objects.py)
     commit     one transaction: append, overwrite, ignore, upsert, or changes applied; a token
 
 Each write carries a token, so a commit that is tried again, or whose answer got lost, happens once:
@@ -11,13 +11,16 @@ is what makes a sink take every micro-batch exactly once.
 Keys are enforced by the transaction, against the table as it is then and inside the input. Until it
 commits nobody sees a row; `abort` deletes nothing, because the commit may have happened.
 
-The rows pass through the process that commits. An append streams through it; what replaces rows is
-held in its memory. For more than that there is `halocline.spark.load`.
+Tasks of a batch that appends or overwrites make objects of their rows themselves, unless they are
+few; the process that commits reads nothing but the keys. Of the other writes all rows pass through
+it: those of a stream, whose batches are small and belong into memory, and those that replace rows,
+which it holds. For more than that there is `halocline.spark.load`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -30,14 +33,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from halocline.clock import SystemClock
-from halocline.errors import SchemaError, UsageError
+from halocline.errors import DuplicateKeyError, HaloclineError, SchemaError, UsageError
 from halocline.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema
 from halocline.txn import Transaction
+from halocline.txn.jobs import end_job
 from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
-from pyspark_halocline.connect import commit, open_to_read
+from pyspark_halocline.connect import at_owner, commit, open_to_read
+from pyspark_halocline.objects import ObjectStage, Reserved, join, reserve, task_here
 from pyspark_halocline.options import Settings
 from pyspark_halocline.staging import Message, Stage, batches, check, end, hold
 
@@ -60,34 +65,70 @@ class _Writer:
         self._wire = table.to_wire()
         own = [name for name in schema.names if name not in FEED]
         self._given = tuple([table.names[table.position(name)] for name in own])
+        self._reserved: Reserved | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: the rows of one task, checked."""
         table = Schema.from_wire(self._wire)
-        stage = Stage(self._root, self._job, self._staged(table))
+        here = None if self._reserved is None else task_here()
+        objects = None
+        if here is not None and self._reserved is not None:
+            objects = ObjectStage(self._reserved, table, *here)
+        stage = Stage(self._root, self._job, self._staged(table), objects=objects)
         done = 0
         try:
             for chunk in _chunks(iterator):
                 stage.add(self._conformed(table, chunk, done))
                 done += chunk.num_rows
+            message = stage.finish()
         except SchemaError as error:
-            return Message(problem=str(error), query=_query())
-        message = stage.finish()
+            message = Message(problem=str(error))
+        except DuplicateKeyError as error:
+            message = Message(rows=error.total, repeated=table.encode_keys(error.keys))
         message.query = _query()
         return message
 
     def _commit(self, given: Sequence[WriterCommitMessage | None], token: Any) -> None:
         messages = [one for one in given if isinstance(one, Message)]
+        try:
+            self._complain(messages)
+            self._commit_rows(messages, token)
+        except (DuplicateKeyError, UsageError):
+            self._give_up()
+            raise
+
+    def _complain(self, messages: Sequence[Message]) -> None:
+        """Raise what tasks have found wrong with their rows."""
         for message in messages:
             if message.problem:
                 raise SchemaError(message.problem)
+        found = [message for message in messages if message.repeated]
+        if found:
+            table = Schema.from_wire(self._wire)
+            keys = [key for one in found for key in table.decode_keys(one.repeated)]
+            total = sum(one.rows for one in found)
+            keys = list(dict.fromkeys(keys))
+            raise DuplicateKeyError(self._settings.table, keys, total=total, inside=True)
+
+    def _commit_rows(self, messages: Sequence[Message], token: Any) -> None:
         if not self._overwrite and not sum(message.rows for message in messages):
+            self._give_up()
             return
         hold(self._root, self._job, messages)
-        commit(self._settings.address, token, lambda txn: self._change(txn, messages))
+        done = commit(self._settings.address, token, lambda txn: self._change(txn, messages))
+        if not done:
+            self._give_up()  # it had been committed before
         end(self._root, self._job)
 
-    def _change(self, txn: Transaction, messages: Sequence[Message]) -> None:
+    def _give_up(self) -> None:
+        """What the tasks have made is not wanted. If nobody hears it, the lease ends the job."""
+        if self._reserved is None:
+            return
+        job = self._reserved.node
+        with suppress(HaloclineError):
+            at_owner(self._settings.address, lambda db: end_job(db.core.writing, job))
+
+    def _change(self, txn: Transaction, messages: Sequence[Message]) -> bool:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
         schema = self._staged(state_of(txn, name).schema)
@@ -96,8 +137,11 @@ class _Writer:
         if self._overwrite:
             txn.truncate(name)
         if mode == "error":
+            made = [one for message in messages for one in message.made]
+            if made and self._reserved is not None:
+                join(txn, name, self._reserved, made)
             txn.insert(name, pa.RecordBatchReader.from_batches(schema, rows))
-            return
+            return True
         table = pa.Table.from_batches(rows, schema=schema)
         if mode == "upsert":
             txn.upsert(name, table)
@@ -105,6 +149,7 @@ class _Writer:
             txn.insert(name, unknown(txn, name, table))
         else:
             apply_changes(txn, name, table)
+        return True
 
     @property
     def _columns(self) -> Literal["all", "given"]:
@@ -139,6 +184,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(settings, schema, overwrite=overwrite)
         self._token = settings.token or f"spark-{SystemClock().random_bytes(16).hex()}"
+        if self._root and settings.on_conflict == "error":
+            self._reserved = at_owner(settings.address, lambda db: reserve(db, settings.table))
 
     def commit(self, messages: Messages) -> None:
         """In a process of its own: make all rows visible, once."""

@@ -1,7 +1,8 @@
 """How the rows of a write travel from executors to the one process that commits them.
 
     few rows    inside the message of their task
-    more        a file in the database's folder `staging`, named by the message, with its digest;
+    more        appended: not at all, the task makes objects of them (objects.py); otherwise
+                a file in the database's folder `staging`, named by the message, with its digest;
                 of a database that is served they travel in the message all the same
 
 A staged file is no object: nobody refers to it, no snapshot needs it, and a write whose files are
@@ -15,7 +16,7 @@ commit may have happened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +29,10 @@ from halocline.clock import Clock, SystemClock
 from halocline.config import MIB
 from halocline.errors import CorruptionError, NotFoundError
 from halocline.store import LocalFiles
+from pyspark_halocline.objects import Made, ObjectStage
 
 MESSAGE_BYTES: Final = 4 * MIB
-"""Rows of one task that travel in its message; more become a file."""
+"""Rows of one task that travel in its message; more become objects, or a file."""
 ENDING: Final = ".arrow"
 LEASE_S: Final = 86_400.0
 """How long staged rows wait for their commit."""
@@ -43,11 +45,15 @@ class Message(WriterCommitMessage):
 
     rows: int = 0
     data: bytes = b""
-    """The rows as an Arrow stream; or the file that holds it, and its digest."""
+    """Rows as an Arrow stream; or the file that holds it, and its digest."""
     file: str = ""
     digest: bytes = b""
+    made: list[Made] = field(default_factory=list)
+    """Objects that the task has made of its rows, or of most of them."""
     problem: str = ""
     """What is wrong with the input. The commit says it, once, whichever task found it first."""
+    repeated: bytes = b""
+    """Keys that come more than once in the input of the task."""
     query: str = ""
     """The id of the streaming query, which only tasks are told."""
 
@@ -55,7 +61,17 @@ class Message(WriterCommitMessage):
 class Stage:
     """Takes the rows of one task."""
 
-    def __init__(self, root: str, job: str, schema: pa.Schema, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        job: str,
+        schema: pa.Schema,
+        clock: Clock | None = None,
+        objects: ObjectStage | None = None,
+    ) -> None:
+        self._objects = objects
+        self._travel = True
+        """Whether rows that come now leave the task; else objects are made of them."""
         self._root = root
         self._job = job
         self._clock = clock or SystemClock()
@@ -69,6 +85,9 @@ class Stage:
     def add(self, table: pa.Table) -> None:
         """Take some rows."""
         self._rows += table.num_rows
+        if not self._travel and self._objects is not None and not self._objects.is_full:
+            self._objects.add(table)
+            return
         self._writer.write_table(table)
         if self._root and self._path is None and self._sink.tell() > MESSAGE_BYTES:
             self._spill()
@@ -76,11 +95,14 @@ class Stage:
     def finish(self) -> Message:
         """All rows are here."""
         self._writer.close()
+        made = [] if self._travel or self._objects is None else self._objects.finish()
         if self._path is None:
-            return Message(rows=self._rows, data=self._buffer.getvalue().to_pybytes())
+            data = self._buffer.getvalue().to_pybytes()
+            return Message(rows=self._rows, data=data, made=made)
         self._sink.close()
         hold_staged(self._root, self._clock, self._job, LEASE_S)  # it may have taken long
-        return Message(rows=self._rows, file=self._path.name, digest=_digest_of(self._path))
+        digest = _digest_of(self._path)
+        return Message(rows=self._rows, file=self._path.name, digest=digest, made=made)
 
     def _start(self) -> Any:
         options = pa.ipc.IpcWriteOptions(**_OPTIONS)
@@ -91,6 +113,12 @@ class Stage:
         self._writer.close()
         with pa.ipc.open_stream(self._buffer.getvalue()) as reader:
             held = reader.read_all()
+        if self._objects is not None and self._travel:
+            self._travel = False
+            self._sink = self._buffer = pa.BufferOutputStream()
+            self._writer = self._start()
+            self._objects.add(held)
+            return
         folder = hold_staged(self._root, self._clock, self._job, LEASE_S)
         self._path = folder / f"{self._job}.{self._clock.random_bytes(16).hex()}{ENDING}"
         self._path.touch(mode=0o600, exist_ok=False)

@@ -2,8 +2,9 @@
 
     python cluster.py DIRECTORY     prints what it saw as one line of JSON
 
-Run by test_cluster.py. Reads, joins, loads, deletes and compacts; then stops and looks whether the
-session has let go of its snapshots.
+Run by test_cluster.py. Reads, joins, loads, deletes and compacts, with tasks that fail and are run
+again, as only separate executors do it; then stops and looks whether the session has let go of its
+snapshots.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -20,6 +23,7 @@ import pyarrow as pa
 import halocline as hc
 from halocline import spark as hs
 from halocline.compaction import CompactPolicy
+from halocline.spark import job
 
 OPTIONS = hc.Options(
     page_rows=64, object_rows=256, row_group_rows=128, bulk_rows=50, compact_local_bytes=1
@@ -49,6 +53,31 @@ def main() -> None:
     print(json.dumps(seen))
 
 
+@contextmanager
+def failing_once() -> Iterator[None]:
+    """Every task of a job fails when it has written all its files; the next attempt does not."""
+    run = job.run
+
+    def failing(*told: Any) -> Any:
+        inner = run(*told)
+
+        def partition(batches: Any) -> Any:
+            from pyspark import TaskContext
+
+            lines = list(inner(batches))
+            if TaskContext.get().attemptNumber() == 0 and lines:
+                raise RuntimeError("injected after the files were written")
+            yield from lines
+
+        return partition
+
+    job.run = failing
+    try:
+        yield
+    finally:
+        job.run = run
+
+
 def work(session: Any, db: hc.Database) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     db.create_table("orders", {"id": int, "customer": int, "amount": int}, primary_key="id")
@@ -68,7 +97,12 @@ def work(session: Any, db: hc.Database) -> dict[str, Any]:
         )
         seen["join"] = [tuple(row) for row in joined.collect()]
     more = pa.table({"id": range(2000, 2500), "customer": [3] * 500, "amount": [2] * 500})
-    seen["loaded"] = hs.load(session.createDataFrame(more), db, "orders").inserted
+    before = set(Path(db.path, "objects").rglob("*.parquet"))
+    with failing_once():
+        seen["loaded"] = hs.load(session.createDataFrame(more), db, "orders").inserted
+    known = {Path(file).name for file in db.table("orders").files()}
+    written = {file.name for file in {*Path(db.path, "objects").rglob("*.parquet")} - before}
+    seen["files"] = [len(written & known), len(written - known)]
     gone = session.createDataFrame(pa.table({"id": range(2000, 2100)}))
     seen["deleted"] = hs.delete(gone, db, "orders").deleted
     seen["sql"] = db.sql("select count(*) as n from orders", engine="spark").to_pylist()

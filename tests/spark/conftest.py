@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from halocline.errors import UnavailableError
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": 2,
+    # Compiling a plan takes longer than running it over the few rows of a test.
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.adaptive.enabled": False,
+}
+# For the same reason Java compiles quickly rather than well; further drivers inherit it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +30,6 @@ def spark() -> Iterator[Any]:
         check_java()
     except UnavailableError as error:
         pytest.skip(str(error))
-    started = session("local[2]", **{"spark.sql.shuffle.partitions": 2})
+    started = session("local[2]", **SETTINGS)
     yield started
     started.stop()

@@ -73,7 +73,7 @@ def at(commits: list[tuple[int, Rows]], ts: int) -> Rows:
 def test_no_writer_notices_and_every_snapshot_is_right(
     spark: Any, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds = 4 if seed < 1000 else 8
+    rounds = 2 if seed < 1000 else 8
     chance = random.Random(seed)
     print(f"seed {seed}, {rounds} rounds")
     with hc.open(tmp_path / "shop", options=OPTIONS) as db:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 import halocline as hc
 from halocline import spark as hs
-from halocline.errors import DuplicateKeyError, SchemaError, UsageError
+from halocline.errors import DuplicateKeyError, SchemaError, UnavailableError, UsageError
 from halocline.objects.shelf import FILES_PER_JOB
-from halocline.spark.task import ATTEMPTS_MIN, ORDINALS_MIN, PARTITIONS_MAX, attempt_of, shares
+from halocline.spark.names import Names, attempt_of
+from halocline.spark.task import ATTEMPTS_MIN, ORDINALS_MIN, PARTITIONS_MAX, shares
 
 OPTIONS = hc.Options(page_rows=64, object_rows=64, row_group_rows=64, bulk_rows=50)
 
@@ -101,3 +105,88 @@ def test_a_filter_on_columns_that_are_not_shown(spark: Any, db: hc.Database) -> 
         assert "word:string" not in scans, "only the column that is needed is read"
     finally:
         hs.release(spark, db)
+
+
+def test_a_name_that_another_attempt_has_taken_is_passed_over(tmp_path: Path) -> None:
+    """Two attempts of one task that came to the same number, as after a stage was run again."""
+    one, other = (Names(str(tmp_path), 3, 9, attempt=7, attempts=8) for _ in range(2))
+    assert one.put(5, b"one") == (47, "3/9-47.parquet")
+    assert other.put(5, b"other") == (40, "3/9-40.parquet")
+    assert (tmp_path / "3/9-47.parquet").read_bytes() == b"one"
+    for _ in range(6):
+        one.put(5, b"more")
+    with pytest.raises(UnavailableError, match="names"):
+        one.put(5, b"too many")
+    assert one.put(6, b"next") == (55, "3/9-55.parquet")
+
+
+def test_keys_that_come_often_are_named_once(spark: Any, db: hc.Database) -> None:
+    # Most copies of "a" fill several chunks of 64 rows.
+    texts = "explode(concat(array_repeat('a', 300), split('b b c c c d', ' ')))"
+    rows = spark.sql(f"select {texts} as word, 1L as n")
+    for mode in ("error", "upsert"):
+        with pytest.raises(DuplicateKeyError) as caught:
+            hs.load(rows, db, "words", on_conflict=mode)
+        assert sorted(caught.value.keys) == ["a", "b", "c"]
+        assert caught.value.total == 3
+        assert caught.value.inside_input
+    report = hs.load(rows, db, "words", on_conflict="ignore")
+    assert report.inserted == 4
+    # As DELETE ... WHERE word IN (...) would.
+    keys = spark.sql("select explode(split('a a b b b x x', ' ')) as word")
+    assert hs.delete(keys, db, "words").deleted == 2
+    assert [row["word"] for row in db.sql("select word from words order by 1").to_pylist()] == [
+        "c",
+        "d",
+    ]
+    with pytest.raises(DuplicateKeyError):
+        hs.merge(keys, db, "words", when_matched="delete", when_not_matched="ignore",
+                 condition="target.n = 1")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("select 'x' as word, raise_error('lost') as n", "lost"),
+        ("select 'x' as word, cast(word as bigint) as n from values ('y') t(word)", "CAST_INVALID"),
+        ("select 'x' as word, bigint(1 / (id - 1)) as n from range(3)", "DIVIDE_BY_ZERO"),
+    ],
+)
+def test_input_that_cannot_be_computed(spark: Any, db: hc.Database, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        hs.load(spark.sql(text), db, "words")
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, (PySparkException, Py4JError))
+    assert db.table("words").count() == 0
+
+
+def test_a_function_of_the_callers_that_fails(spark: Any, db: hc.Database) -> None:
+    # Without annotations, of which Spark would make more than it should.
+    def fail(word):
+        raise ValueError("not a number, " + word)
+
+    def lose(word):
+        raise OSError(5, "the disk is gone")
+
+    for function, kind, said in (
+        (fail, UsageError, "ValueError: not a number, x"),
+        (lose, UnavailableError, "the disk is gone"),
+    ):
+        rows = spark.sql("select 'x' as word").withColumn("n", F.udf(function, "bigint")("word"))
+        with pytest.raises(kind) as caught:
+            hs.load(rows, db, "words")
+        assert said in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+def test_files_that_are_gone(spark: Any, db: hc.Database, tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    spark.sql("select 'x' as word, 1L as n").write.parquet(str(folder))
+    rows = spark.read.parquet(str(folder))
+    for file in folder.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(hc.HaloclineError) as caught:
+        hs.load(rows, db, "words")
+    assert "parquet" in str(caught.value)
+    assert len(str(caught.value)) < 400

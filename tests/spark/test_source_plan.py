@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pyspark_halocline import DefaultSource, feed, live, parts, staging
+from halocline.spark.types import spark_schema
+from pyspark_halocline import DefaultSource, feed, live, parts, sink, staging
 from pyspark_halocline.options import read_options
 
 
@@ -211,8 +213,6 @@ def write(
     where: Any, table: Any, *, overwrite: bool = False, tasks: int = 2, **options: Any
 ) -> Any:
     """A write as Spark runs it: tasks of their own, then a commit from what they sent."""
-    from halocline.spark.types import spark_schema
-
     where = {"path": where} if isinstance(where, str) else where
     found = DefaultSource({**where, "table": "orders", **options})
     writer = pickle.loads(pickle.dumps(found.writer(spark_schema(table.schema), overwrite)))
@@ -281,11 +281,113 @@ def test_a_write_that_does_not_fit_changes_nothing(shop: str) -> None:
     assert names(shop) == before
 
 
-def test_many_rows_travel_as_files_that_go_with_the_commit(
+class Tasks:
+    """The number of the task that writes; each call of `write` is one more, or one attempt more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._numbers = count()
+        monkeypatch.setattr(staging, "MESSAGE_BYTES", 1000)
+        monkeypatch.setattr(sink, "CHUNK_ROWS", 500)
+        monkeypatch.setattr(sink, "task_here", lambda: (next(self._numbers), 0))
+
+
+def files_of(path: str) -> set[str]:
+    return {file.name for file in Path(path, "objects").rglob("*.parquet")}
+
+
+def current(path: str) -> set[str]:
+    with hc.open(path, read_only=True) as db:
+        return {Path(file).name for file in db.table("orders").files()}
+
+
+def test_tasks_make_objects_of_many_rows(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Tasks(monkeypatch)
+    backwards = frame(range(5000, 100, -1))
+    writer, messages = write(shop, backwards, tasks=3)
+    assert all(message.made for message in messages)
+    assert sum(len(message.data) for message in messages) < 3000, "no rows but in objects"
+    expected = {n: "old" if n < 10 else "new" for n in [*range(10), *range(101, 5001)]}
+    assert names(shop) == expected
+    made = {Path(one.key).name for message in messages for one in message.made}
+    assert made == files_of(shop) == current(shop)
+    writer.commit(messages)  # its answer got lost: the token is known
+    writer.abort(messages)
+    assert names(shop) == expected
+    assert files_of(shop) == made
+    with hc.open(shop, retention="0s", options=OPTIONS) as db:
+        assert not db.core.engine.jobs
+        db.gc()
+        assert db.check() == []
+    assert files_of(shop) == made
+    write(shop, frame(range(3000), "over"), overwrite=True, tasks=2)
+    assert names(shop) == dict.fromkeys(range(3000), "over")
+
+
+def test_keys_of_objects_are_checked(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Tasks(monkeypatch)
+    before = names(shop)
+    for ids, inside, named in (
+        ([*range(20, 2000), 5], False, [5]),
+        ([*range(20, 1000), *range(30, 40), *range(1000, 2000)], True, [*range(30, 40)]),
+        ([*range(20, 2020), *range(500, 510)], True, [*range(500, 510)]),
+    ):
+        with pytest.raises(DuplicateKeyError) as caught:
+            write(shop, frame(ids))
+        assert caught.value.inside_input == inside
+        assert caught.value.keys == named
+        assert names(shop) == before
+    with hc.open(shop, options=OPTIONS) as db:
+        assert not db.core.engine.jobs, "a write that cannot be has given its job up"
+        db.gc()
+        assert db.check() == []
+    assert files_of(shop) == current(shop)
+
+
+def test_only_the_attempt_that_won_is_committed(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Tasks(monkeypatch)
+    monkeypatch.setattr(sink, "task_here", lambda: (0, 5))  # the same number for all attempts
+    table = frame(range(100, 3000))
+    found = DefaultSource({"path": shop, "table": "orders"})
+    writer = found.writer(spark_schema(table.schema), False)
+    lost, won = (writer.write(iter(table.to_batches())) for _ in range(2))
+    late = writer.write(iter(table.to_batches()))  # a zombie, after the commit
+    writer.commit([won])
+    assert len(names(shop)) == 2910
+    assert current(shop) == {Path(one.key).name for one in won.made}
+    others = {Path(one.key).name for message in (lost, late) for one in message.made}
+    assert files_of(shop) == current(shop) | others
+    assert len(others) == 2 * len(won.made)
+    with hc.open(shop, options=OPTIONS) as db:
+        db.gc()
+        assert db.check() == []
+    assert files_of(shop) == current(shop)
+
+
+def test_a_write_that_never_comes_to_its_commit(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Tasks(monkeypatch)
+    table = frame(range(100, 3000))
+    found = DefaultSource({"path": shop, "table": "orders"})
+    writer = found.writer(spark_schema(table.schema), False)
+    message = writer.write(iter(table.to_batches()))
+    with hc.open(shop, options=OPTIONS) as db:
+        db.gc()
+        assert files_of(shop), "its commit may still come, whoever owns the database then"
+        clock = db.core.clock
+        monkeypatch.setattr(type(clock), "wall_us", lambda self: 1 << 60)
+        db.gc()
+        assert not files_of(shop)
+        monkeypatch.undo()
+    with pytest.raises(NotFoundError, match="run the write again"):
+        writer.commit([message])
+    assert len(names(shop)) == 10
+
+
+def test_rows_that_replace_others_travel_as_files_that_go_with_the_commit(
     shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "MESSAGE_BYTES", 1000)
-    writer, messages = write(shop, frame(range(100, 5000)), tasks=3)
+    table = frame(range(100, 5000))
+    writer, messages = write(shop, table, tasks=3, onConflict="upsert")
     assert all(message.file and not message.data for message in messages)
     assert len(names(shop)) == 4910
     folder = Path(shop, "staging")

@@ -62,11 +62,10 @@ class Rewriter:
         written = write_run(
             run,
             state.shelf.reader,
-            state.shelf.objects,
             state.schema,
+            put=self._put,
             drop=self._drop(run),
             rows_max=object_rows_of(state, self._options),
-            next_key=lambda: object_key(state.table_id, self._job_id, self._number),
             options=self._options,
             slab_bytes=min(SLAB_BYTES, state.shelf.data.budget_bytes // 4),
         )
@@ -75,6 +74,11 @@ class Rewriter:
             self._number += 1
         outcome.rows_in += sum(file.stats.rows for file in run.files)
         outcome.bytes_read += sum(file.stats.size_bytes for file in run.files)
+
+    def _put(self, data: bytes) -> str:
+        key = object_key(self._state.table_id, self._job_id, self._number)
+        self._state.shelf.objects.put(key, data)
+        return key
 
     def _drop(self, run: Run) -> Drop:
         """Which rows have ended; it remembers those it was asked about and said yes to."""

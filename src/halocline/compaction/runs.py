@@ -32,10 +32,10 @@ from halocline.compaction.merge import (
 )
 from halocline.compaction.plan import Group
 from halocline.config import Options
-from halocline.objects import ObjectFile, ObjectStats, Reader, write_data
+from halocline.objects import ObjectFile, ObjectStats, Reader
+from halocline.objects.write import encode_data
 from halocline.rows.tier import Tier
 from halocline.schema import Schema
-from halocline.store.objects import Objects
 
 SPARE: Final = 16
 """How many rows of a range of keys have ended is not known exactly: its objects are planned this
@@ -157,16 +157,15 @@ def _meeting(files: Sequence[ObjectFile], low: bytes, high: bytes | None) -> tup
 def write_run(
     run: Run,
     reader: Reader,
-    objects: Objects,
     schema: Schema,
     *,
+    put: Callable[[bytes], str],
     drop: Drop,
     rows_max: int,
-    next_key: Callable[[], str],
     options: Options,
     slab_bytes: int = SLAB_BYTES,
 ) -> Iterator[tuple[str, ObjectStats]]:
-    """Write the objects of a run under the keys that `next_key` gives, one after the other."""
+    """Write the objects of a run, one after the other; `put` stores one and returns its key."""
     if not run.files:
         return
     # A slab is in memory three times while it is sorted, beside the object that it goes to.
@@ -183,8 +182,8 @@ def write_run(
         slab_bytes=slab_bytes,
     )
     for table in cut(slabs, rows, rows if run.is_whole else rows_max):
-        key = next_key()
-        yield key, write_data(objects, key, table, schema, order=order, options=options)
+        data, stats = encode_data(table, schema, order=order, options=options)
+        yield put(data), stats
 
 
 def cut(slabs: Iterable[Any], rows: int, rows_max: int = 0) -> Iterator[Any]:

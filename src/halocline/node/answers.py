@@ -265,7 +265,7 @@ class Answers:
     def _put_object(self, owner: Owner, session: Session, request: PutObject) -> None:
         if not _OBJECTS.fullmatch(request.key):
             raise UsageError(f"{request.key!r} is not the key of an object")
-        job, _ = session.job(job_of(request.key))
+        job, _ = session.job(owner.core, job_of(request.key))
         core = owner.core
         if job is None or job.job_id not in core.engine.jobs:
             raise ConflictError("the job that wrote its files is not live any more")

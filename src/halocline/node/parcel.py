@@ -14,7 +14,8 @@ the record.
 
 Invariants
 - Nothing here changes the state of the owner: a parcel that makes no sense raises before that.
-- A file that is committed belongs to a live job which the same session has started.
+- A file that is committed belongs to a live job which the same session has started, or to one with
+  a lease, which goes on without the session that started it.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ def _with_objects(
 def _objects(
     core: Core, state: TableState, reshape: Reshape, notes: ObjectNotes, session: Session
 ) -> ObjectParts:
-    job, spans = session.job(notes.job_id)
+    job, spans = session.job(core, notes.job_id)
     if job is None or job.job_id not in core.engine.jobs or job.table_id != state.table_id:
         reason = "the job that wrote its files is not live any more"
         raise ConflictError(reason, table=state.entry.name)

@@ -81,15 +81,22 @@ class Session:
             self._jobs[job.job_id] = (job, spans)
         return job
 
-    def job(self, job_id: int) -> tuple[JobNode | None, list[tuple[int, int]]]:
-        """A job of this session, and the RowIDs that it has reserved."""
+    def job(self, core: Core, job_id: int) -> tuple[JobNode | None, list[tuple[int, int]]]:
+        """A job of this session, and the RowIDs that it has reserved.
+
+        A job whose lease outlives the session that started it is anybody's who knows its number.
+        """
         job, spans = self._jobs.get(job_id, (None, []))
+        left = core.engine.jobs.get(job_id) if job is None else None
+        if left is not None and _outlives(left):
+            return left, [(left.first_rowid, left.first_rowid + left.rows)]
         return job, list(spans)
 
     def end_job(self, core: Core, job_id: int) -> None:
         """Given up, or committed: in both cases it is over."""
+        job, _ = self.job(core, job_id)
         with self._lock:
-            job, _ = self._jobs.pop(job_id, (None, []))
+            self._jobs.pop(job_id, None)
         if job is not None:
             give_up(core.writing, [job])
 
@@ -149,6 +156,12 @@ class Session:
             self.pin(core, NEVER)
         for number in list(self._ddls):
             self.end_ddl(number)
-        for job_id in list(self._jobs):
+        for job_id, (job, _) in list(self._jobs.items()):
             if core is not None and core.committer is not None and not core.closed:
-                self.end_job(core, job_id)
+                if not _outlives(job):
+                    self.end_job(core, job_id)
+
+
+def _outlives(job: JobNode) -> bool:
+    """Does a job go on without the process that started it? Its rows are written by others."""
+    return bool(job.lease_us and job.rows)

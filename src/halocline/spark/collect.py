@@ -8,7 +8,7 @@ who has changed his mind end the job, on all executors, at once. PySpark's own a
 fails while the main thread waits for Java, and the job would go on.
 
 A job over a DataFrame of the caller's is a *guest*: it stays in the job group of his thread, so
-that he can cancel it as any other, and what Spark says of his DataFrame reaches him as it is.
+that he can cancel it as any other, and it may be his DataFrame that is at fault (trouble.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from itertools import count
 from threading import Thread
 from typing import Any, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.util import inheritable_thread_target
 
-from halocline.errors import HaloclineError, UnavailableError
+from halocline.errors import UnavailableError
+from halocline.spark.trouble import reason_of, text_of, typed
 
 LOOK_S: Final = 0.2
-REASON_CHARS: Final = 300
 Progress = Callable[[int, int], None]
 """Tasks that are done, and all there are."""
 _numbers = count(1)
@@ -39,7 +38,10 @@ def collect(
     progress: Progress | None = None,
     guest: bool = False,
 ) -> list[Any]:
-    """The rows of a DataFrame; UnavailableError when Spark fails, or whatever `go_on` raises."""
+    """The rows of a DataFrame; UnavailableError when Spark fails, or whatever `go_on` raises.
+
+    A guest whose DataFrame cannot be computed gets a UsageError.
+    """
     context = frame.sparkSession.sparkContext
     group = f"halocline-{next(_numbers)}"
     job = _Job(frame, group, what, guest=guest)
@@ -58,9 +60,10 @@ def collect(
             job.join(LOOK_S)
         raise
     if job.error is not None and guest:
-        raise job.error
+        raise typed(what, job.error) from job.error
     if job.error is not None:
-        raise _unavailable(what, job.error) from job.error
+        reason = reason_of(text_of(job.error)) or type(job.error).__name__
+        raise UnavailableError(f"{what}: the Spark job failed: {reason}") from job.error
     return job.rows
 
 
@@ -100,13 +103,3 @@ def _tasks(context: Any, group: str) -> tuple[int, int]:
                 done += known.numCompletedTasks
                 total += known.numTasks
     return done, total
-
-
-def _unavailable(what: str, error: BaseException) -> HaloclineError:
-    """What Spark says is a page of Java: its first line with words in it is the reason."""
-    text = error.getMessage() if isinstance(error, PySparkException) else None
-    java = getattr(error, "java_exception", None)
-    text = text or (java.getMessage() if java is not None else None) or str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = lines[0][:REASON_CHARS] if lines else type(error).__name__
-    return UnavailableError(f"{what}: the Spark job failed: {reason}")

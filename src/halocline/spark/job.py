@@ -285,7 +285,8 @@ def _complain(schema: Schema, name: str, lines: Sequence[Any]) -> None:
             raise SchemaError(found[0].key)
         if kind == "usage":
             raise UsageError(found[0].key)
-        keys = [key for line in found for key in schema.decode_keys(bytes(line.stats))]
+        named = (key for line in found for key in schema.decode_keys(bytes(line.stats)))
+        keys = list(dict.fromkeys(named))
         if kind == "missing":
             raise NotFoundError("row", keys[0], hint=f"no such key in table {name!r}")
         total = sum(line.rows for line in found)

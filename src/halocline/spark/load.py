@@ -1,7 +1,7 @@
 """Load, delete and update a table from a DataFrame, all or nothing.
 
     load     rows; a key that the table has is an error, is ignored, or its row is updated
-    delete   keys; those that the table has not are fine
+    delete   keys; those that the table has not are fine, and those that come twice
     update   keys and values; NotFoundError for a key that the table has not
 
 Not here: how a job runs (job.py), conditions (merge.py).
@@ -18,6 +18,7 @@ from halocline.errors import UsageError
 from halocline.spark.job import LoadReport, Spec, check_input, columns_of, write
 from halocline.spark.owner import state_of
 from halocline.spark.task import Absent, Matched
+from halocline.spark.trouble import told
 
 OnConflict = Literal["error", "ignore", "upsert"]
 _MATCHED: Final[dict[str, Matched]] = {"error": "error", "ignore": "ignore", "upsert": "update"}
@@ -33,7 +34,10 @@ def load(
 
 
 def delete(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:
-    """Delete the rows whose keys the DataFrame holds; keys that do not exist are fine."""
+    """Delete the rows whose keys the DataFrame holds, as `DELETE ... WHERE key IN (...)` does.
+
+    Keys that do not exist are fine, and so are keys that come more than once.
+    """
     return _write(df, db, table, "delete", "ignore", token)
 
 
@@ -49,5 +53,6 @@ def _write(
     with owner.begin() as txn:
         schema = state_of(txn, table).schema
     spec = Spec(matched=matched, absent=absent)
-    spec = replace(spec, columns=columns_of(df, schema, spec))
-    return write(df, owner, table, spec, token)
+    with told(f"a job on {table!r}"):
+        spec = replace(spec, columns=columns_of(df, schema, spec))
+        return write(df, owner, table, spec, token)

@@ -31,6 +31,7 @@ from halocline.schema import Schema
 from halocline.spark.condition import check_condition
 from halocline.spark.job import LoadReport, Spec, check_input, columns_of, write
 from halocline.spark.owner import state_of
+from halocline.spark.trouble import told
 from halocline.spark.types import arrow_schema
 
 WhenMatched = Literal["update", "delete", "ignore"]
@@ -59,8 +60,9 @@ def merge(
     _check_on(on, schema)
     bound, extra = _bind(df, schema, condition) if condition is not None else ("", ())
     spec = Spec(matched=when_matched, absent=when_not_matched, condition=bound, extra=extra)
-    spec = replace(spec, columns=columns_of(df, schema, spec))
-    return write(df, owner, table, spec, token)
+    with told(f"a job on {table!r}"):
+        spec = replace(spec, columns=columns_of(df, schema, spec))
+        return write(df, owner, table, spec, token)
 
 
 def _check_actions(matched: str, absent: str, condition: str | None) -> None:

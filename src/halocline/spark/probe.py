@@ -27,6 +27,7 @@ from halocline.schema import Schema
 from halocline.store import PyarrowObjects
 
 MEMORY_BYTES = 512 * MIB
+_stores: dict[str, PyarrowObjects] = {}
 _shelves: dict[str, Shelf] = {}
 
 
@@ -45,12 +46,19 @@ class Base:
     """Rows of L0 with `_rowid`, as an Arrow stream."""
 
 
-def shelf_at(root: str) -> Shelf:
+def store_at(root: str) -> PyarrowObjects:
     """The store of a database, opened once per worker process."""
+    store = _stores.get(root)
+    if store is None:
+        store = _stores[root] = PyarrowObjects.open(root)
+    return store
+
+
+def shelf_at(root: str) -> Shelf:
+    """The store with its reader and its pools, made once per worker process too."""
     shelf = _shelves.get(root)
     if shelf is None:
-        objects = PyarrowObjects.open(root)
-        shelf = _shelves[root] = Shelf(objects, memory_bytes=MEMORY_BYTES, root=root)
+        shelf = _shelves[root] = Shelf(store_at(root), memory_bytes=MEMORY_BYTES, root=root)
     return shelf
 
 

@@ -14,7 +14,6 @@ The snapshot is that of the caller's transaction, which holds it while the query
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ from halocline.spark.dialect import translate
 from halocline.spark.lease import LeasedFiles
 from halocline.spark.scan import plan_frame, quoted
 from halocline.spark.session import prepare, running, session
+from halocline.spark.trouble import is_of_the_input, reason_of
 from halocline.txn import Core, Transaction
 from halocline.txn.jobs import give_up
 
@@ -45,11 +45,6 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-_STATE = re.compile(r"SQLSTATE: (\w{5})")
-_OF_THE_QUERY: Final = ("0A", "21", "22", "42")
-"""Classes of SQLSTATE that are the statement's or its data's fault: unsupported, cardinality, data
-exceptions such as division by zero, syntax and names."""
-
 Part = tuple[str, TableState, ScanPlan]
 
 
@@ -127,10 +122,8 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _translate(error: Exception, parts: Sequence[Part]) -> HaloclineError:
     """What the caller can do about it: restore a file, mend the statement, or try again."""
     text = str(error)
-    state = _STATE.search(text)
-    first = text.strip().partition("\n")[0]
-    if state is not None and state[1].startswith(_OF_THE_QUERY):
-        return UsageError(f"Spark refuses this query: {first}")
+    if is_of_the_input(text):
+        return UsageError(f"Spark refuses this query: {reason_of(text)}")
     try:
         for _, table, plan in parts:
             for entry in plan.objects:
@@ -138,4 +131,4 @@ def _translate(error: Exception, parts: Sequence[Part]) -> HaloclineError:
                     table.shelf.reader.verify(entry.file, again=True)
     except HaloclineError as better:
         return better
-    return UnavailableError(f"Spark could not run this query: {first}")
+    return UnavailableError(f"Spark could not run this query: {reason_of(text)}")

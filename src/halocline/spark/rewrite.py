@@ -6,7 +6,7 @@
 
 Inputs are sorted already, so nothing is shuffled: a task reads, of every input, the blocks that
 meet its range of keys. Each file of a task has a number of its own, by (task, ordinal, attempt), so
-attempts never meet, and only the winning one's rows reach the driver.
+attempts never meet (names.py), and only the winning one's rows reach the driver.
 
 A damaged input is reported, not raised: Spark would try again, and the driver has to name the file.
 
@@ -29,10 +29,9 @@ from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.objects import ObjectFile, ObjectStats
 from halocline.objects.batch import Int64Array
-from halocline.objects.shelf import object_key
 from halocline.schema import Schema
+from halocline.spark.names import Names, attempt_here
 from halocline.spark.probe import shelf_at
-from halocline.spark.task import attempt_of
 
 ORDINALS: Final = 256
 ATTEMPTS: Final = 8
@@ -97,14 +96,17 @@ class _Task:
     """One task: some runs, one after the other."""
 
     def __init__(self, rewriting: Rewriting, number: int) -> None:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "runs inside a task"
         self._rewriting = rewriting
         self._place = number * ORDINALS
-        self._attempt = attempt_of(context.attemptNumber(), context.taskAttemptId(), ATTEMPTS)
+        self._names = Names(
+            rewriting.root,
+            rewriting.table_id,
+            rewriting.job_id,
+            attempt=attempt_here(ATTEMPTS),
+            attempts=ATTEMPTS,
+        )
         self._ordinal = 0
+        self._number = 0
         self._runs = [_run_of(rewriting, share) for share in rewriting.shares[number]]
         self._dead = np.frombuffer(rewriting.dead, dtype=np.int64)
         self._dropped: list[Int64Array] = []
@@ -125,22 +127,21 @@ class _Task:
         written = write_run(
             run,
             shelf.reader,
-            shelf.objects,
             Schema.from_wire(rewriting.schema),
+            put=self._put,
             drop=self._drop(),
             rows_max=rewriting.rows_max,
-            next_key=lambda: object_key(rewriting.table_id, rewriting.job_id, self._number),
             options=Options(**rewriting.options),
         )
         for _, stats in written:
             content = msgspec.msgpack.encode(stats.to_wire())
             yield _row("data", number=self._number, rows=stats.rows, content=content)
-            self._ordinal += 1
 
-    @property
-    def _number(self) -> int:
+    def _put(self, data: bytes) -> str:
         assert self._ordinal < ORDINALS, "the driver makes tasks smaller than this"
-        return (self._place + self._ordinal) * ATTEMPTS + self._attempt
+        self._number, key = self._names.put(self._place + self._ordinal, data)
+        self._ordinal += 1
+        return key
 
     def _drop(self) -> Drop:
         has_ended = dropper(self._dead)

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from halocline.errors import UsageError
 from halocline.spark.java import check_java
 from halocline.spark.register import children_like_us, mark_streams, module_path
+from halocline.spark.trouble import told
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 MEMORY_SHARE = 0.4
@@ -77,7 +78,7 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
     builder = SparkSession.builder.master(where).appName("halocline")
     for name, value in {**_DEFAULTS, **_of_the_machine(where), **given}.items():
         builder = builder.config(name, value)
-    with children_like_us(where.startswith("local")):
+    with told(f"Spark on {where} cannot be started"), children_like_us(where.startswith("local")):
         started = builder.getOrCreate()
     mark_streams()
     return prepare(started)

@@ -14,7 +14,8 @@
 | schema, usage, repeated, taken, missing, corrupt | something is wrong    | no              |
 
 Each object of a partition has a range of 2^20 RowIDs of its own, by (partition, ordinal); attempts
-of a task reuse it under another file name, and only the winning attempt's lines reach the driver.
+of a task reuse it under another file name (names.py), and only the winning attempt's lines reach
+the driver.
 
     number of a file = (partition * ordinals + ordinal) * attempts + attempt        below 2^20
 
@@ -40,11 +41,12 @@ from halocline.errors import CorruptionError, SchemaError, UsageError
 from halocline.objects.batch import Int64Array
 from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, key_schema
 from halocline.objects.order import same_as_before
-from halocline.objects.shelf import FILES_PER_JOB, object_key
+from halocline.objects.shelf import FILES_PER_JOB
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.schema import Schema
 from halocline.spark.condition import holds
-from halocline.spark.probe import Base, Found, Probe, shelf_at
+from halocline.spark.names import Names, attempt_here
+from halocline.spark.probe import Base, Found, Probe
 
 Matched = Literal["error", "update", "delete", "ignore"]
 Absent = Literal["error", "insert", "ignore"]
@@ -52,7 +54,6 @@ ORDINALS_MIN: Final = 16
 ORDINALS_MAX: Final = 128
 ATTEMPTS_MIN: Final = 16
 ATTEMPTS_MAX: Final = 256
-RETRIES: Final = 4
 RANGE_ROWS: Final = 1 << 20
 PARTITIONS_MAX: Final = FILES_PER_JOB // (ORDINALS_MIN * ATTEMPTS_MIN)
 KEYS_SHOWN: Final = 10
@@ -95,6 +96,12 @@ class Task:
     row_group_rows: int
     page_rows: int
 
+    @property
+    def takes_repeats(self) -> bool:
+        """Whether a key may come twice: the rows are ignored, or nothing but the key counts."""
+        keys_only = self.matched == "delete" and self.absent == "ignore" and not self.condition
+        return self.matched == "ignore" or keys_only
+
 
 def shares(partitions: int) -> tuple[int, int]:
     """Objects of a partition, and attempts of each, when a job has so many partitions."""
@@ -102,17 +109,6 @@ def shares(partitions: int) -> tuple[int, int]:
     room = FILES_PER_JOB // (partitions * ATTEMPTS_MIN * 8)
     ordinals = max(ORDINALS_MIN, min(ORDINALS_MAX, room))
     return ordinals, min(ATTEMPTS_MAX, FILES_PER_JOB // (partitions * ordinals))
-
-
-def attempt_of(number: int, unique: int, attempts: int) -> int:
-    """A number for one attempt of a task; another that still runs can hardly have the same.
-
-    `number` counts the attempts of a task in one attempt of its stage, so it tells a task from its
-    speculative copy and from one that failed, but begins again with the stage. `unique` goes on in
-    the whole application, so it tells a stage's tasks from those of its next attempt, unless
-    their ids are a multiple of `attempts / 4` apart.
-    """
-    return number % RETRIES + RETRIES * (unique % (attempts // RETRIES))
 
 
 def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -123,9 +119,8 @@ def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 
         context = TaskContext.get()
         assert context is not None, "runs inside a task"
-        attempt = attempt_of(context.attemptNumber(), context.taskAttemptId(), task.attempts)
-        writer = Partition(task, base.value, context.partitionId(), attempt)
-        yield from writer.write(batches)
+        attempt = attempt_here(task.attempts)
+        yield from Partition(task, base.value, context.partitionId(), attempt).write(batches)
 
     return partition
 
@@ -135,12 +130,13 @@ class Partition:
 
     def __init__(self, task: Task, base: Base, number: int, attempt: int) -> None:
         self._place = number * task.ordinals
-        self._attempt = attempt
+        self._names = Names(
+            base.root, task.table_id, task.job_id, attempt=attempt, attempts=task.attempts
+        )
         self._ordinal = 0
         self._task = task
         self._schema = Schema.from_wire(base.schema)
         self._probe = Probe(base, self._schema)
-        self._shelf = shelf_at(base.root)
         self._options = Options(
             object_rows=task.object_rows,
             row_group_rows=task.row_group_rows,
@@ -148,6 +144,7 @@ class Partition:
         )
         self._ends: list[pa.Table] = []
         self._last: pa.Table | None = None
+        self._repeated = False
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -168,10 +165,13 @@ class Partition:
         table = schema.table(given, columns="all" if whole else "given")
         again = self._repeats(table)
         if again.any():
-            if task.matched != "ignore":
-                yield self._complaint("repeated", table.filter(pa.array(again)))
+            if not task.takes_repeats:
+                yield self._complaint("repeated", table.filter(pa.array(self._once(again))))
                 return
             table = table.filter(pa.array(~again))
+        self._repeated = False
+        if not table.num_rows:
+            return
         found = self._probe.find(table)
         known, fresh = np.flatnonzero(found.rowids), np.flatnonzero(found.rowids == 0)
         if task.matched == "error" and len(known):
@@ -219,6 +219,12 @@ class Partition:
         self._last = keys.slice(keys.num_rows - 1)
         return same_as_before(joined.combine_chunks(), self._schema)[before:]
 
+    def _once(self, again: Any) -> Any:
+        """Of the rows that have the key of the row before, the first of each key."""
+        before = np.concatenate([[self._repeated], again[:-1]])
+        self._repeated = bool(again[-1])
+        return again & ~before
+
     def _filled(self, rows: pa.Table, found: Found | None, known: Int64Array) -> pa.Table:
         """Whole rows: what the input leaves out comes from the row that is replaced, or is null."""
         schema = self._schema
@@ -251,12 +257,12 @@ class Partition:
     def _object(
         self, kind: str, table: pa.Table, schema: Schema
     ) -> tuple[pa.RecordBatch, Int64Array]:
-        ordinal, number = self._next()
-        first = self._task.first_rowid + (self._place + ordinal) * RANGE_ROWS
+        place = self._next()
+        first = self._task.first_rowid + place * RANGE_ROWS
         rowids = np.arange(first, first + table.num_rows, dtype=np.int64)
         table = table.append_column(ROWID, pa.array(rowids))
         data, stats = encode_data(table, schema, options=self._options)
-        key = self._put(number, data)
+        number, key = self._names.put(place, data)
         return _line(kind, number, key, table.num_rows, _encode(stats.to_wire())), rowids
 
     def _end(self, keys: pa.Table, targets: Int64Array, successors: Int64Array | None) -> None:
@@ -282,26 +288,20 @@ class Partition:
             part = ends.slice(start, self._task.object_rows)
             same = column.take(pa.array(np.zeros(part.num_rows, dtype=np.int64)))
             part = part.append_column(CHANGED, same)
-            _, number = self._next()
             data, stats = encode_tombstones(part, self._schema, options=self._options)
-            key = self._put(number, data)
+            number, key = self._names.put(self._next(), data)
             yield _line("tombstone", number, key, part.num_rows, _encode(stats.to_wire()))
 
-    def _next(self) -> tuple[int, int]:
+    def _next(self) -> int:
+        """The place of the next object among all that the job may write."""
         ordinal = self._ordinal
         self._ordinal += 1
-        task = self._task
-        if ordinal >= task.ordinals:
+        if ordinal >= self._task.ordinals:
             raise UsageError(
-                f"a task would have to write more than {task.ordinals} objects: "
+                f"a task would have to write more than {self._task.ordinals} objects: "
                 f"split the input by key into several jobs"
             )
-        return ordinal, (self._place + ordinal) * task.attempts + self._attempt
-
-    def _put(self, number: int, data: bytes) -> str:
-        key = object_key(self._task.table_id, self._task.job_id, number)
-        self._shelf.objects.put(key, data)
-        return key
+        return self._place + ordinal
 
     def _complaint(self, kind: str, rows: pa.Table) -> pa.RecordBatch:
         keys = self._schema.keys_of(rows.slice(0, KEYS_SHOWN))

@@ -3,6 +3,7 @@
                     create   mkdir   rename   remove   sync_dir   File.pwrite   File.sync
     create             1                                   4          2 (zeros)     3
     write (replace)    1               4                   5          2             3
+    write_new          1               4                   5          2             3
     rename                             1                   2
     remove                                      1          2
     makedirs                   1                           2   (per missing directory, top down)
@@ -25,6 +26,8 @@ Not here: what a step does (local.py, memory.py).
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from threading import Lock as Mutex
 from typing import Final, Protocol
@@ -115,13 +118,28 @@ class DurableFiles:
         with self._turns[hash(path) % len(self._turns)]:
             if disk.exists(temporary):
                 disk.remove(temporary)
-            file = disk.create(temporary)
-            with self._leave_nothing(temporary, file):
-                file.pwrite(data, 0)
-                file.sync()
-                file.close()
-                disk.rename(temporary, path)
-            disk.sync_dir(parent(path))
+            self._write(path, data, disk.create(temporary))
+
+    def write_new(self, path: str, data: Buffer) -> None:
+        """As `write`, but FileExistsError when the name is taken, or about to be, by any process.
+
+        The temporary file is the claim: whoever could make it is the only one who can take the
+        name now, so the question whether somebody had taken it before has its answer then.
+        """
+        disk = self._disk
+        file = disk.create(check_path(path) + TEMPORARY)
+        self._write(path, data, file, new=True)
+
+    def _write(self, path: str, data: Buffer, file: File, *, new: bool = False) -> None:
+        disk, temporary = self._disk, path + TEMPORARY
+        with self._leave_nothing(temporary, file):
+            if new and disk.exists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            file.pwrite(data, 0)
+            file.sync()
+            file.close()
+            disk.rename(temporary, path)
+        disk.sync_dir(parent(path))
 
     def read(self, path: str) -> bytes:
         file = self._disk.open(check_path(path), writable=False)

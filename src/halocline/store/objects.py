@@ -133,6 +133,19 @@ class PyarrowObjects:
             self._upload(at + TEMPORARY, data)
             self._fs.move(at + TEMPORARY, at)
 
+    def put_new(self, key: str, data: Buffer) -> None:
+        """As `put`, but FileExistsError when the key is taken. For writers that cannot agree.
+
+        Far away only what is there already is found: two that write at once are not told apart.
+        """
+        if self._local is not None:
+            self._make_folder(key)
+            self._local.write_new(key, data)
+            return
+        if self._fs.get_file_info(self._at(key)).type != fs.FileType.NotFound:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), key)
+        self.put(key, data)
+
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
         with self._fs.open_input_file(self._at(key)) as file:
             # A size from a damaged catalog must not make us allocate more than there is.

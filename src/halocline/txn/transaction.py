@@ -25,6 +25,7 @@ from halocline.errors import UsageError
 from halocline.read.point import find_row
 from halocline.schema import Schema
 from halocline.txn import query, write
+from halocline.txn.bykeys import delete_keys, key_table
 from halocline.txn.commands import Kind
 from halocline.txn.view import see, visible_many, visible_range
 from halocline.txn.where import delete_where, update_where
@@ -136,6 +137,23 @@ class Transaction(Work):
         if self.reads is not None:
             self._reads_of(changes).keys.add(plain)
         return write.delete_key(changes, plain, self.snapshot)
+
+    def delete_many(self, table: str, keys: Any) -> int:
+        """Delete the rows of these keys, a list of them or anything that exports Arrow.
+
+        Absent keys, and keys that come twice, are fine. Returns the number of rows deleted.
+        """
+        changes = self._open_keyed(table)
+        schema = changes.schema
+        if isinstance(keys, (list, tuple)):
+            given = key_table(schema, keys)
+        else:
+            given = schema.table(keys, columns="given").select(list(schema.primary_key))
+        if not self._may_write():
+            return 0
+        if self.reads is not None:
+            self._reads_of(changes).keys.update(schema.keys_of(given))
+        return delete_keys(self._core, changes, given, self.snapshot)
 
     def truncate(self, table: str) -> None:
         """Delete all rows, whoever wrote them: those that are there when this commits.

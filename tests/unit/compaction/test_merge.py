@@ -144,16 +144,21 @@ def test_parts_of_a_run_share_out_the_rows_exactly(
         return rowids % 7 == 0
 
     numbers = itertools.count()
+
+    def put(data: bytes) -> str:
+        key = f"1/99-{next(numbers)}.parquet"
+        heap.objects.put(key, data)
+        return key
+
     found = []
     for run in runs:
         for key, stats in write_run(
             run,
             heap.reader,
-            heap.objects,
             schema,
+            put=put,
             drop=drop,
             rows_max=16,
-            next_key=lambda: f"1/99-{next(numbers)}.parquet",
             options=SMALL,
         ):
             assert stats.rows <= 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyarrow import fs
 from halocline.errors import UsageError
 from halocline.store import local as local_module
 from halocline.store.faulty import FaultyFiles
+from halocline.store.files import TEMPORARY
 from halocline.store.objects import MemoryObjects, Objects, PyarrowObjects
 
 
@@ -167,3 +169,47 @@ def test_an_unknown_address_is_a_usage_error_without_its_secrets() -> None:
     with pytest.raises(UsageError) as caught:
         PyarrowObjects.open("ftp://user:secret@host/x")
     assert "secret" not in str(caught.value)
+
+
+def test_a_name_that_is_taken_is_not_taken_again(tmp_path: Path) -> None:
+    for store in (
+        PyarrowObjects.open(tmp_path / "objects"),
+        PyarrowObjects(fs._MockFileSystem(), "bucket/folder"),
+    ):
+        store.put_new("7/1-1.parquet", b"first")
+        with pytest.raises(FileExistsError):
+            store.put_new("7/1-1.parquet", b"second")
+        assert store.read("7/1-1.parquet") == b"first"
+        assert store.list(temporary=True) == []
+
+
+def test_a_name_that_somebody_is_about_to_take_is_taken(tmp_path: Path) -> None:
+    store = PyarrowObjects.open(tmp_path)
+    (tmp_path / "7").mkdir()
+    claimed = tmp_path / f"7/1-1.parquet{TEMPORARY}"
+    claimed.write_bytes(b"half of")
+    with pytest.raises(FileExistsError):
+        store.put_new("7/1-1.parquet", b"second")
+    assert claimed.read_bytes() == b"half of", "it is not ours"
+    # Whoever had the claim has finished between our question and our claim.
+    claimed.rename(tmp_path / "7/1-1.parquet")
+    with pytest.raises(FileExistsError):
+        store.put_new("7/1-1.parquet", b"second")
+    assert store.read("7/1-1.parquet") == b"half of"
+    assert store.list(temporary=True) == []
+
+
+def test_of_many_who_want_one_name_one_gets_it(tmp_path: Path) -> None:
+    stores = [PyarrowObjects.open(tmp_path) for _ in range(8)]
+
+    def want(place: int) -> int:
+        try:
+            stores[place].put_new("7/1-1.parquet", bytes([place]) * 100_000)
+        except FileExistsError:
+            return -1
+        return place
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        got = [place for place in pool.map(want, range(len(stores))) if place >= 0]
+    assert len(got) == 1
+    assert stores[0].read("7/1-1.parquet") == bytes(got) * 100_000

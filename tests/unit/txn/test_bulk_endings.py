@@ -202,3 +202,48 @@ def test_a_full_disk_leaves_the_transaction_as_it_was(db: Any) -> None:
         assert txn.delete("t", where="id < 30") == 30
     with db.begin() as txn:
         assert ids_of(txn) == [*range(30, 40), *range(100, 120)]
+
+
+@pytest.mark.parametrize("kind", [list, pa.table])
+def test_many_keys_are_deleted_at_once(db: Any, kind: Any) -> None:
+    gone = [*range(5, 30), 7, 7, 103, 104, 104, 999]
+    with db.begin() as txn:
+        txn.insert("t", rows([200, 201]))
+        txn.update("t", 6, {"n": 1})
+        txn.delete("t", 8)
+        keys = [*gone, 200]
+        count = txn.delete_many("t", keys if kind is list else pa.table({"id": keys}))
+        assert count == 24 + 2 + 1
+        left = [*range(5), *range(30, 40), 100, 101, 102, *range(105, 120), 201]
+        assert ids_of(txn) == left
+        assert txn.delete_many("t", []) == 0
+        assert txn.delete_many("t", [8, 999]) == 0
+    with db.begin() as txn:
+        assert ids_of(txn) == left
+        txn.insert("t", rows([7]))
+
+
+def test_few_keys_and_keys_of_two_columns(db: Any) -> None:
+    db.create_table("pairs", {"a": int, "b": str, "n": int}, primary_key=["a", "b"])
+    with db.begin() as txn:
+        txn.insert("pairs", [{"a": n // 3, "b": "xyz"[n % 3], "n": n} for n in range(30)])
+        assert txn.delete_many("pairs", [(1, "y"), (1, "q")]) == 1
+    with db.begin() as txn:
+        assert txn.delete_many("t", [3]) == 1
+        assert txn.delete_many("pairs", [(n, "x") for n in range(10)]) == 10
+        assert txn.scan("pairs").num_rows == 19
+        assert txn.get("pairs", (1, "y")) is None
+        for wrong in (["x"], [None], 5, pa.table({"n": [1]})):
+            with pytest.raises(hc.UsageError):
+                txn.delete_many("t", wrong)
+        with pytest.raises(hc.UsageError, match="primary key"):
+            txn.delete_many("notes", [1])
+
+
+def test_a_key_that_was_deleted_with_many_conflicts(db: Any) -> None:
+    mine, theirs = db.begin(), db.begin()
+    assert mine.delete_many("t", list(range(30))) == 30
+    theirs.update("t", 20, {"n": 5})
+    theirs.commit()
+    with pytest.raises(hc.ConflictError):
+        mine.commit()
