@@ -15,6 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from halocline.node import wire
+from halocline.node.notes import TableReads
 from halocline.node.wire import HEAD, encode
 
 SPARED = 20
@@ -36,7 +37,7 @@ def samples(snapshot: int = LATE) -> list[bytes]:
     small = struct.pack("<QHI", 0, 0, 1) + struct.pack("<BI", 1, len(few)) + few
     ended = struct.pack("<BBQQ", 1, 0, 1, 0) + encode([[1, 2], [[0], [1]]])
     delete = struct.pack("<QHI", 0, 0, 1) + struct.pack("<BI", 2, len(ended)) + ended
-    reads = (wire.TableReads(1, b"", (), True),)
+    reads = (TableReads(1, b"", (), True),)
     requests: list[Any] = [
         wire.Ping(),
         wire.Commit(snapshot, 1, record),

@@ -29,8 +29,9 @@ import pyarrow.compute as pc
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
+from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
-from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
+from halocline.node.wire import Commit
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES

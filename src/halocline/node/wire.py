@@ -15,7 +15,8 @@ every length inside by the bytes that are there. No pickle.
 VERSION changes whenever a field changes its meaning. Both sides must have the same: processes that
 share a database run the same release, or the older one is told so.
 
-Not here: sockets (channel.py), what is done with a request (answers.py), workspaces (parcel.py).
+Not here: sockets (channel.py), what is done with a request (answers.py), workspaces (parcel.py,
+notes.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from zlib import crc32
 
 import msgspec
 
+from halocline.node.notes import U63, Message, Name, ObjectNotes, TableReads
 from halocline.rows.tokens import Token
 from halocline.txn.blind import Counts
 
@@ -37,177 +39,139 @@ HEAD: Final = Struct("<II")
 ASK: Final = "ask"
 """The action of Arrow Flight that brings a Call."""
 
-_U63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """RowIDs that one request may reserve: there are 2^63, and none is given twice."""
-_Name = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Fields by position; the tag comes first."""
-
-
-class Hello(_Message, frozen=True, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
     """Who calls. The token is that of the endpoint file."""
 
     version: int
     token: bytes
     pid: int
-    session: _U63 = 0
+    session: U63 = 0
     """Another connection of a session that is open; 0 begins one."""
 
 
-class Ping(_Message, frozen=True, tag="ping"):
+class Ping(Message, frozen=True, tag="ping"):
     """Are you there? Answered with the position."""
 
 
-class TableReads(_Message, frozen=True):
-    """What a serializable transaction has read of one table, keys as `Schema.encode_keys` does."""
-
-    table_id: _U63
-    keys: bytes
-    ranges: tuple[tuple[bytes | None, bytes | None], ...]
-    whole: bool
-
-
-class BlindNotes(_Message, frozen=True):
-    """A job that decides at its commit what becomes of its keys (txn/blind.py)."""
-
-    mode: Literal["upsert", "ignore", "delete"]
-    changed: tuple[_U63, ...]
-    """Ids of the columns that it writes."""
-    absent: tuple[Any, ...]
-    held: tuple[Any, ...]
-    """Side files that never join the table, as `entry_to_wire` has them."""
-
-
-class ObjectNotes(_Message, frozen=True):
-    """What the record does not say of the files that a transaction has written."""
-
-    table_id: _U63
-    job_id: _U63
-    files: _U63
-    """How many names of the job are used up."""
-    successors: tuple[_U63, ...]
-    """Ids of data objects that hold successors of updated rows; the others hold new rows."""
-    blind: BlindNotes | None = None
-
-
-class Committed(_Message, frozen=True):
+class Committed(Message, frozen=True):
     """The answer to a Commit with blind jobs: what each of them came to, by table."""
 
-    commit_ts: _U63
+    commit_ts: U63
     counts: dict[int, Counts]
 
 
-class Commit(_Message, frozen=True, tag="commit"):
+class Commit(Message, frozen=True, tag="commit"):
     """A workspace: a commit record whose timestamp and RowIDs are still blank."""
 
-    snapshot: _U63
-    epoch: _U63
+    snapshot: U63
+    epoch: U63
     record: bytes
     token: Token | None = None
     single: bool = False
     """One row and nothing else."""
-    ddl: _U63 = 0
+    ddl: U63 = 0
     """The catalog transaction that belongs to it; 0: none."""
-    created: tuple[_U63, ...] = ()
-    dropped: tuple[_U63, ...] = ()
+    created: tuple[U63, ...] = ()
+    dropped: tuple[U63, ...] = ()
     reads: tuple[TableReads, ...] | None = None
     objects: tuple[ObjectNotes, ...] = ()
 
 
-class FindToken(_Message, frozen=True, tag="token"):
+class FindToken(Message, frozen=True, tag="token"):
     """The commit_ts of a token, 0 when it is not known."""
 
     token: Token
 
 
-class WaitVisible(_Message, frozen=True, tag="wait"):
+class WaitVisible(Message, frozen=True, tag="wait"):
     """Answered when that timestamp is visible, or after a second: with the visible one."""
 
-    ts: _U63
+    ts: U63
 
 
-class StartJob(_Message, frozen=True, tag="job"):
+class StartJob(Message, frozen=True, tag="job"):
     """RowIDs and a name for files; `Log a job`, as the owner does for its own."""
 
-    table_id: _U63
+    table_id: U63
     rows: _Rows
-    job_id: _U63 = 0
-    lease_us: _U63 = 0
-    ddl: _U63 = 0
+    job_id: U63 = 0
+    lease_us: U63 = 0
+    ddl: U63 = 0
 
 
-class EndJob(_Message, frozen=True, tag="end_job"):
+class EndJob(Message, frozen=True, tag="end_job"):
     """The files of this job will not be committed."""
 
-    job_id: _U63
+    job_id: U63
 
 
-class BeginDdl(_Message, frozen=True, tag="ddl"):
+class BeginDdl(Message, frozen=True, tag="ddl"):
     """Open a catalog transaction at a snapshot; answered with its number."""
 
-    snapshot: _U63
+    snapshot: U63
 
 
-class FindTable(_Message, frozen=True, tag="find_table"):
+class FindTable(Message, frozen=True, tag="find_table"):
     """The id of the table of that name as the catalog transaction sees it, 0 for none."""
 
-    ddl: _U63
-    name: _Name
+    ddl: U63
+    name: Name
 
 
-class ListTables(_Message, frozen=True, tag="list_tables"):
+class ListTables(Message, frozen=True, tag="list_tables"):
     """The ids of all tables that the catalog transaction sees."""
 
-    ddl: _U63
+    ddl: U63
 
 
-class CreateTable(_Message, frozen=True, tag="create_table"):
+class CreateTable(Message, frozen=True, tag="create_table"):
     """Answered with the id of the new table."""
 
-    ddl: _U63
-    name: _Name
+    ddl: U63
+    name: Name
     schema: dict[str, Any]
-    layout: _Name
+    layout: Name
 
 
-class DropTable(_Message, frozen=True, tag="drop_table"):
+class DropTable(Message, frozen=True, tag="drop_table"):
     """Answered with the id of the table that ends."""
 
-    ddl: _U63
-    name: _Name
+    ddl: U63
+    name: Name
 
 
-class EndDdl(_Message, frozen=True, tag="end_ddl"):
+class EndDdl(Message, frozen=True, tag="end_ddl"):
     """Forget a catalog transaction."""
 
-    ddl: _U63
+    ddl: U63
 
 
-class ReadFile(_Message, frozen=True, tag="file"):
+class ReadFile(Message, frozen=True, tag="file"):
     """Bytes of a file that followers read: a log file, the checkpoint pointer, the position.
 
     At most READ_BYTES_MAX; fewer than asked for only at its end. None when there is no such file.
     """
 
-    path: _Name
-    offset: _U63 = 0
-    size: _U63 = 0
+    path: Name
+    offset: U63 = 0
+    size: U63 = 0
 
 
-class Look(_Message, frozen=True, tag="look"):
+class Look(Message, frozen=True, tag="look"):
     """What is new in the log, for a follower far away: one request for all that a begin needs.
 
     It has read that log file, "" for none yet, up to that offset.
     """
 
-    path: _Name
-    offset: _U63
+    path: Name
+    offset: U63
 
 
-class Looked(_Message, frozen=True):
+class Looked(Message, frozen=True):
     """The published position, and the bytes of the log file from the offset up to it.
 
     No bytes when the position is in another file, or when they are more than READ_BYTES_MAX.
@@ -217,53 +181,53 @@ class Looked(_Message, frozen=True):
     data: bytes
 
 
-class ListLog(_Message, frozen=True, tag="list_log"):
+class ListLog(Message, frozen=True, tag="list_log"):
     """Names of the log files."""
 
 
-class ReadObject(_Message, frozen=True, tag="object"):
+class ReadObject(Message, frozen=True, tag="object"):
     """Bytes of an object, as ReadFile."""
 
-    key: _Name
-    offset: _U63 = 0
-    size: _U63 = 0
+    key: Name
+    offset: U63 = 0
+    size: U63 = 0
 
 
-class PutObject(_Message, frozen=True, tag="put"):
+class PutObject(Message, frozen=True, tag="put"):
     """Store a file of a live job of this session."""
 
-    key: _Name
+    key: Name
     data: bytes
 
 
-class PinSnapshot(_Message, frozen=True, tag="pin"):
+class PinSnapshot(Message, frozen=True, tag="pin"):
     """The oldest snapshot that this session reads; NEVER when it reads none."""
 
-    ts: _U63
+    ts: U63
 
 
-class ReadTail(_Message, frozen=True, tag="tail"):
+class ReadTail(Message, frozen=True, tag="tail"):
     """What was committed from that log entry on, as messages (logtail.py), until they are many.
 
     `table` narrows it to one. Order 0: from the oldest entry there is.
     """
 
-    order: _U63
-    table: _Name | None = None
+    order: U63
+    table: Name | None = None
 
 
-class Subscribe(_Message, frozen=True, tag="subscribe"):
+class Subscribe(Message, frozen=True, tag="subscribe"):
     """Every commit after that timestamp, as messages, pushed as they come (push.py).
 
     None: from now on. `table` narrows it to one. Answered with one Pushed after another, until
     somebody hangs up or an error ends it.
     """
 
-    since: _U63 | None = None
-    table: _Name | None = None
+    since: U63 | None = None
+    table: Name | None = None
 
 
-class ListCheckpoints(_Message, frozen=True, tag="checkpoints"):
+class ListCheckpoints(Message, frozen=True, tag="checkpoints"):
     """The checkpoints that can be begun with, newest first: CheckpointFacts."""
 
 
@@ -272,14 +236,14 @@ CommandName = Literal[
 ]
 
 
-class Command(_Message, frozen=True, tag="command"):
+class Command(Message, frozen=True, tag="command"):
     """A maintenance call of the database, with the name of a table or snapshot.
 
     `keep_for` has the retention time, in whole microseconds, in its place.
     """
 
     name: CommandName
-    argument: _Name | None = None
+    argument: Name | None = None
 
 
 Request: TypeAlias = (
@@ -324,79 +288,79 @@ READS: Final = (
 READ_BYTES_MAX: Final = 1 << 24
 
 
-class Welcome(_Message, frozen=True, tag="welcome"):
+class Welcome(Message, frozen=True, tag="welcome"):
     """The answer to Hello."""
 
-    session: _U63
-    epoch: _U63
+    session: U63
+    epoch: U63
     pid: int
 
 
-class Position(_Message, frozen=True, tag="position"):
+class Position(Message, frozen=True, tag="position"):
     """Where the owner is."""
 
-    epoch: _U63
-    visible_ts: _U63
+    epoch: U63
+    visible_ts: U63
 
 
-class Tail(_Message, frozen=True, tag="tail"):
+class Tail(Message, frozen=True, tag="tail"):
     """Messages, and the order that the next request goes on with."""
 
-    order: _U63
+    order: U63
     messages: tuple[bytes, ...]
 
 
-class Pushed(_Message, frozen=True, tag="pushed"):
+class Pushed(Message, frozen=True, tag="pushed"):
     """All that a subscriber wants of the commits with start <= commit_ts <= end.
 
     The next one begins at end + 1. One that begins where the last has ended, without messages, is
     a sign of life: the first of a subscription is, and one comes in every second of silence.
     """
 
-    start: _U63
-    end: _U63
+    start: U63
+    end: U63
     messages: tuple[bytes, ...]
 
 
-class CheckpointFacts(_Message, frozen=True):
+class CheckpointFacts(Message, frozen=True):
     """A checkpoint: the newest commit in it, its root file, and what to subscribe from.
 
     Objects are in it up to `ts`; rows that were still in memory then come after `since`.
     """
 
-    ts: _U63
-    key: _Name
-    size_bytes: _U63
-    since: _U63
+    ts: U63
+    key: Name
+    size_bytes: U63
+    since: U63
 
 
-class Done(_Message, frozen=True, tag="done"):
+class Done(Message, frozen=True, tag="done"):
     """The result; its type follows from the request."""
 
     value: msgspec.Raw
 
 
-class Call(_Message, frozen=True, tag="call"):
+class Call(Message, frozen=True, tag="call"):
     """A request that comes without a connection: who asks, and what. `body` is a Request."""
 
     version: int
     token: bytes
-    session: _U63
+    session: U63
     body: bytes
 
 
-class Returned(_Message, frozen=True, tag="returned"):
+class Returned(Message, frozen=True, tag="returned"):
     """The answer to a Call. `body` is a Reply."""
 
-    session: _U63
-    epoch: _U63
+    session: U63
+    epoch: U63
     body: bytes
 
 
-class Failed(_Message, frozen=True, tag="failed"):
+class Failed(Message, frozen=True, tag="failed"):
     """An error of errors.py: its class and its fields (faults.py)."""
 
-    kind: _Name
+    kind: Name
     fields: dict[str, Any]
     keys: bytes | None = None
     """Keys among the fields, as `Schema.encode_keys` of the table writes them."""
