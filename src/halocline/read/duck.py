@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.read.ctrlc import stoppable
 from halocline.read.source import Source, literal
 
 Tables = Mapping[str, pa.Table | Source]
@@ -35,7 +36,7 @@ _SETTINGS = (
     "set global TimeZone='UTC'",
 )
 _QUERY_ERRORS = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
-_INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:")
+_INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!")
 """How DuckDB's errors end when it was Ctrl-C that stopped it."""
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
 
@@ -63,7 +64,7 @@ class Duck:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
         cursor = self._cursor()
         try:
-            with self._errors(tables):
+            with self._errors(tables), stoppable(cursor):
                 result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
             return as_schema(result, _canonical(result.schema))
         finally:
@@ -75,7 +76,7 @@ class Duck:
         """The same, batch by batch; the cursor lives until the reader is done or dropped."""
         cursor = self._cursor()
         try:
-            with self._errors(tables):
+            with self._errors(tables), stoppable(cursor):
                 relation = self._relation(cursor, text, params, tables, quoted)
                 reader = relation.to_arrow_reader(65536)
         except BaseException:
@@ -86,9 +87,12 @@ class Duck:
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
-                with self._errors(tables):
-                    for batch in reader:
-                        yield as_schema(batch, schema)
+                while True:
+                    with self._errors(tables), stoppable(cursor):
+                        batch = next(reader, None)
+                    if batch is None:
+                        return
+                    yield as_schema(batch, schema)
             finally:
                 cursor.close()
 

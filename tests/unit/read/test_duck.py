@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -159,15 +161,54 @@ def test_ctrl_c_stays_ctrl_c(duck: Duck, stream: bool) -> None:
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
 
 
-def test_a_query_that_a_signal_stops_raises_keyboard_interrupt(duck: Duck) -> None:
-    """A real signal, while DuckDB is at work. It may look for signals late, never in vain."""
+LONG = "select sum(hash(a.range * b.range)) from range(2000000) a, range(2000000) b"
+"""Hours of work."""
 
-    def ask() -> None:
-        for _ in range(1000):
-            duck.query("select sum(a.range * b.range) from range(20000) a, range(20000) b", [], {})
 
-    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """A real signal, while DuckDB is at work."""
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        ask()
+    yield
     timer.join()
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_stops_a_long_query(duck: Duck) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        duck.query(LONG, [], {})
+    assert signal.set_wakeup_fd(-1) == -1
+    assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_stops_a_stream_in_the_middle(duck: Duck) -> None:
+    text = (
+        LONG.replace("sum(hash(a.range * b.range))", "a.range")
+        + " where hash(a.range * b.range) = 1"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        list(duck.stream(text, [], {}))
+    assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
+
+
+def test_signals_that_a_program_handles_itself_stop_nothing(duck: Duck) -> None:
+    """Nor is the descriptor of an event loop taken away from it."""
+    text = "select count(*) as n from range(10000) a, range(10000) b where a.range + b.range >= 0"
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    try:
+        assert duck.query(text, [], {}).to_pylist() == [{"n": 100_000_000}]
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        signal.set_wakeup_fd(theirs.fileno())
+        duck.query("select 1 as a", [], {})
+        assert signal.set_wakeup_fd(-1) == theirs.fileno()
+    assert came
