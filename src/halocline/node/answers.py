@@ -29,6 +29,7 @@ from halocline.node.logtail import messages_of
 from halocline.node.parcel import commit_row, unpack
 from halocline.node.session import Session
 from halocline.node.wire import (
+    LOOK_BYTES_MAX,
     READ_BYTES_MAX,
     BeginDdl,
     Command,
@@ -252,7 +253,7 @@ class Answers:
         data = b""
         if position is not None and request.path == path_of(position.file):
             size = position.offset - request.offset
-            if 0 < size <= READ_BYTES_MAX:
+            if 0 < size <= LOOK_BYTES_MAX:
                 data = session.read_log(owner.files, request.path, size, request.offset)
         return Looked(page, data)
 

@@ -29,6 +29,7 @@ from halocline.node.answers import Answers, Owner
 from halocline.node.faults import from_wire, lost_answer, to_wire
 from halocline.node.session import Session
 from halocline.node.wire import (
+    READ_BYTES_MAX,
     READS,
     VERSION,
     Call,
@@ -42,6 +43,7 @@ from halocline.node.wire import (
     PutObject,
     ReadFile,
     ReadObject,
+    ReadTail,
     Reply,
     Request,
     Returned,
@@ -332,6 +334,8 @@ def _limit_s(request: Request) -> float:
             return WORK_S + len(request.data) / SECOND_BYTES
         case ReadObject() | ReadFile() if request.size > SECOND_BYTES:
             return WORK_S + request.size / SECOND_BYTES
+        case ReadTail():
+            return WORK_S + READ_BYTES_MAX / SECOND_BYTES
     return CALL_S
 
 
