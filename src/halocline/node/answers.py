@@ -31,6 +31,7 @@ from halocline.node.parcel import commit_row, unpack
 from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.session import Session
 from halocline.node.wire import (
+    LOOK_BYTES_MAX,
     READ_BYTES_MAX,
     BeginDdl,
     CheckpointFacts,
@@ -246,7 +247,7 @@ class Answers:
         data = b""
         if position is not None and request.path == path_of(position.file):
             size = position.offset - request.offset
-            if 0 < size <= READ_BYTES_MAX:
+            if 0 < size <= LOOK_BYTES_MAX:
                 data = session.read_log(owner.files, request.path, size, request.offset)
         return Looked(page, data)
 

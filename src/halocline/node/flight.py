@@ -23,6 +23,7 @@ from halocline.node.faults import from_wire, lost_answer
 from halocline.node.streams import FlightStream
 from halocline.node.wire import (
     ASK,
+    READ_BYTES_MAX,
     VERSION,
     Call,
     Command,
@@ -34,6 +35,7 @@ from halocline.node.wire import (
     PutObject,
     ReadFile,
     ReadObject,
+    ReadTail,
     Request,
     Returned,
     Subscribe,
@@ -195,6 +197,8 @@ def _limit_s(request: Request) -> float:
             return WORK_S + len(request.data) / SECOND_BYTES
         case ReadObject() | ReadFile() if request.size > SECOND_BYTES:
             return WORK_S + request.size / SECOND_BYTES
+        case ReadTail():
+            return WORK_S + READ_BYTES_MAX / SECOND_BYTES
     return CALL_S
 
 

@@ -174,7 +174,7 @@ class Look(Message, frozen=True, tag="look"):
 class Looked(Message, frozen=True):
     """The published position, and the bytes of the log file from the offset up to it.
 
-    No bytes when the position is in another file, or when they are more than READ_BYTES_MAX.
+    No bytes when the position is in another file, or when they are more than LOOK_BYTES_MAX.
     """
 
     page: bytes
@@ -286,6 +286,8 @@ READS: Final = (
 )
 """What a token for reading may ask for."""
 READ_BYTES_MAX: Final = 1 << 24
+LOOK_BYTES_MAX: Final = 1 << 20
+"""More than that is asked for by itself, with the patience that it needs."""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
