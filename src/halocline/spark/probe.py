@@ -24,10 +24,10 @@ from halocline.objects.batch import Int64Array
 from halocline.objects.columns import ROWID
 from halocline.rows.members import is_among
 from halocline.schema import Schema
-from halocline.store import PyarrowObjects
+from halocline.store import Objects, PyarrowObjects
 
 MEMORY_BYTES = 512 * MIB
-_stores: dict[str, PyarrowObjects] = {}
+_stores: dict[str, Objects] = {}
 _shelves: dict[str, Shelf] = {}
 
 
@@ -46,7 +46,7 @@ class Base:
     """Rows of L0 with `_rowid`, as an Arrow stream."""
 
 
-def store_at(root: str) -> PyarrowObjects:
+def store_at(root: str) -> Objects:
     """The store of a database, opened once per worker process."""
     store = _stores.get(root)
     if store is None:

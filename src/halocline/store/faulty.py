@@ -45,6 +45,12 @@ class FaultyObjects:
         self._unsure: dict[str, bytes | None] = {}
 
     def put(self, key: str, data: Buffer) -> None:
+        self._put(key, data, new=False)
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        self._put(key, data, new=True)
+
+    def _put(self, key: str, data: Buffer, *, new: bool) -> None:
         check_path(key)
         content = bytes(data)
 
@@ -52,6 +58,8 @@ class FaultyObjects:
             self._unsure[key] = content
 
         def act() -> None:
+            if new and key in self._content:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), key)
             self._content[key] = content
             self._unsure.pop(key, None)
 

@@ -42,6 +42,10 @@ class Objects(Protocol):
         """Store the whole object; nobody ever sees a part of it."""
         ...
 
+    def put_new(self, key: str, data: Buffer) -> None:
+        """As `put`, but FileExistsError when the key is taken. For writers that cannot agree."""
+        ...
+
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
         """A range of it, or all; short only at its end. FileNotFoundError."""
         ...
@@ -68,6 +72,10 @@ class MemoryObjects:
 
     def put(self, key: str, data: Buffer) -> None:
         self._content[check_path(key)] = bytes(data)
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        if self._content.setdefault(check_path(key), mine := bytes(data)) is not mine:
+            raise _taken(key)
 
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
         return self._get(key)[offset : None if size is None else offset + size]
@@ -134,16 +142,14 @@ class PyarrowObjects:
             self._fs.move(at + TEMPORARY, at)
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """As `put`, but FileExistsError when the key is taken. For writers that cannot agree.
-
-        Far away only what is there already is found: two that write at once are not told apart.
-        """
+        """Far away only what is there already is found: two that write at once are not told
+        apart."""
         if self._local is not None:
             self._make_folder(key)
             self._local.write_new(key, data)
             return
         if self._fs.get_file_info(self._at(key)).type != fs.FileType.NotFound:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), key)
+            raise _taken(key)
         self.put(key, data)
 
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -197,6 +203,10 @@ class PyarrowObjects:
         stream = self._fs.open_output_stream(at)
         stream.write(data)
         stream.close()
+
+
+def _taken(key: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), key)
 
 
 def _missing(key: str) -> FileNotFoundError:

@@ -57,6 +57,7 @@ def begin_job(
     schema = state.schema
     # A database in memory has no folder: its tasks share its shelf.
     probe._shelves[state.shelf.root] = state.shelf
+    probe._stores[state.shelf.root] = state.shelf.objects
     matched, absent = ACTIONS[mode]
     bound = check_condition(condition, rows.schema, schema.arrow)[0] if condition else ""
     columns = schema.primary_key if mode == "delete" and not bound else tuple(rows.column_names)
