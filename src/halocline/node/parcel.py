@@ -27,7 +27,8 @@ import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
-from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
+from halocline.log import DML_A, DML_D, DML_U
+from halocline.node.limits import Nodes
 from halocline.node.session import Session
 from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
@@ -89,9 +90,10 @@ def _pack_blind(schema: Schema, blind: Blind) -> BlindNotes:
 # -- at the owner --------------------------------------------------------------------------------
 
 
-def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> list[int]:
+def unpack(
+    core: Core, session: Session, commit: Commit, nodes: Nodes, txn: Transaction
+) -> list[int]:
     """Fill a transaction that has just begun at the sender's snapshot; which tables it needs."""
-    nodes = decode_payload(commit.record, type=AC, path="request").nodes
     states = _States(core, session, commit)
     if commit.single:
         single = _single(states, *_only(nodes))

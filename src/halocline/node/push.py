@@ -44,6 +44,8 @@ ENCODED_BYTES_MAX: Final = 16 << 20
 READING_MAX: Final = 4
 """Feeds that have a log file in memory at the same time."""
 PAUSE_S: Final = 0.01
+GATHER_S: Final = 0.002
+"""From one look at the log to the next: what is committed meanwhile travels together."""
 BEGIN_AGAIN: Final = "read the table at a newer snapshot, or a checkpoint, and subscribe since then"
 _ENTRY_BYTES: Final = 256
 _EVERYBODY: Final = 1 << 64
@@ -138,7 +140,7 @@ class Feed:
 
     def _pushed(self) -> Iterator[Pushed]:
         pushed: Pushed | None = self._beat()
-        heard = 0.0
+        heard, seen = 0.0, self._end
         while not self._stopped:
             if pushed is None and self._clock.monotonic() - heard >= BEAT_S:
                 pushed = self._beat()
@@ -149,6 +151,9 @@ class Feed:
                 self._busy_since = 0.0
             if self._hub.stopping:
                 raise UnavailableError("the owner is closing the database")
+            if self._end > seen:
+                self._clock.sleep(GATHER_S)
+            seen = self._end
             pushed = self._take()
             if pushed is None:
                 self._wait(heard)
