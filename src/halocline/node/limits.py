@@ -29,19 +29,33 @@ REQUEST_BYTES_MAX: Final = 1 << 20
 NOTES_BYTES_MAX: Final = 16 << 20
 """What a commit brings beside its record."""
 NODES_MAX: Final = 1 << 16
-ROWS_MAX: Final = 1 << 17
+ROWS_MAX: Final = 1 << 20
 """Rows of a commit that come as msgpack; more of them come as Arrow."""
 UNPACKED_BYTES_MAX: Final = 1 << 30
 LARGE_BYTES: Final = 16 << 20
 ROOM_BYTES: Final = 2 << 30
 _RECORD: Final = Struct("<QH")
 _COUNT: Final = Struct("<I")
-_CARGO: Final = {"commit": (3, NOTES_BYTES_MAX), "put": (2, REQUEST_BYTES_MAX)}
-"""Which field may be long, and how long the others may be."""
+_CARGO: Final = {
+    b"\xa6commit": ("fourth", NOTES_BYTES_MAX),
+    b"\xa3put": ("third", REQUEST_BYTES_MAX),
+}
+"""By tag: which item may be long, and how long the others may be."""
 _ARRAYS: Final = {0xDC: Struct(">xH"), 0xDD: Struct(">xI")}
 
 Nodes = list[tuple[int, bytes]]
-_parts_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+class _Parts(msgspec.Struct, frozen=True, array_like=True):
+    """The first items of an array, not decoded; those behind them are passed over."""
+
+    first: msgspec.Raw = msgspec.Raw()
+    second: msgspec.Raw = msgspec.Raw()
+    third: msgspec.Raw = msgspec.Raw()
+    fourth: msgspec.Raw = msgspec.Raw()
+
+
+_decode_parts = msgspec.msgpack.Decoder(_Parts).decode
 
 
 def read_request(body: bytes) -> Request:
@@ -53,10 +67,9 @@ def read_request(body: bytes) -> Request:
 
 
 def _check_cargo(body: bytes) -> None:
-    fields = _parts_of(body)
-    tag = msgspec.msgpack.decode(fields[0], type=str) if fields else ""
-    place, rest_max = _CARGO.get(tag, (0, REQUEST_BYTES_MAX))
-    cargo = memoryview(fields[place]).nbytes if 0 < place < len(fields) else 0
+    parts = _decode_parts(body)
+    field, rest_max = _CARGO.get(bytes(parts.first), ("", REQUEST_BYTES_MAX))
+    cargo = memoryview(getattr(parts, field)).nbytes if field else 0
     if len(body) - cargo > rest_max:
         text = f"a request of {len(body)} bytes is too long: beside rows and files it may bring "
         raise UsageError(f"{text}{rest_max}")
@@ -98,7 +111,8 @@ def _rows(kind: int, body: memoryview) -> int:
     if kind == DML_A:
         return _items(body)
     try:
-        return sum(_items(memoryview(part)) for part in _parts_of(body))
+        parts = _decode_parts(body)
+        return sum(_items(memoryview(part)) for part in (parts.first, parts.second, parts.third))
     except msgspec.MsgspecError as error:
         raise CorruptionError("request", f"a node cannot be decoded: {error}") from error
 
