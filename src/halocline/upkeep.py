@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError
 
 if TYPE_CHECKING:
@@ -62,6 +63,25 @@ class News:
 
 
 Watch = Callable[[News], None]
+
+
+class Stop(Protocol):
+    """Says when to stop: a `threading.Event`, or a Flag. It is asked, never waited for."""
+
+    def is_set(self) -> bool: ...
+
+
+class Flag:
+    """What a signal handler may set at any moment: an Event has a lock, and may be in it."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
 
 
 class Maintained(Protocol):
@@ -120,7 +140,7 @@ def keep_up(
     interval_s: float,
     once: bool = False,
     watch: Watch | None = None,
-    stop: Event | None = None,
+    stop: Stop | None = None,
     everywhere: bool = False,
 ) -> UpkeepReport:
     """Do what is owed; unless `once`, again and again until `stop` is set or Ctrl-C is pressed.
@@ -128,14 +148,14 @@ def keep_up(
     `everywhere`: ask for compaction of all tables in each round, owed or not. Ctrl-C ends a loop
     as it should; with `once` it is raised, after what ran has been broken off.
     """
-    keeper = _Keeper(db, compact, watch or (lambda news: None), stop or Event(), everywhere)
+    keeper = _Keeper(db, compact, watch or (lambda news: None), stop, everywhere)
     thread = Thread(target=keeper.run, args=(interval_s, once), daemon=True)
     thread.start()
     try:
         while thread.is_alive():
             thread.join(WAIT_S)
     except BaseException as error:
-        keeper.stop.set()
+        keeper.broken = True
         thread.join()
         keeper.report.stopped = True
         if once or not isinstance(error, KeyboardInterrupt):
@@ -149,22 +169,24 @@ class _Keeper:
     """One call of `keep_up`."""
 
     def __init__(
-        self, db: Maintained, compact: Compact, watch: Watch, stop: Event, everywhere: bool
+        self, db: Maintained, compact: Compact, watch: Watch, stop: Stop | None, everywhere: bool
     ) -> None:
         self._db, self._compact, self._watch = db, compact, watch
         self._everywhere = everywhere
-        self.stop = stop
+        self._stop = stop
+        self.broken = False
+        """The thread that waits for us was interrupted."""
         self.report = UpkeepReport()
         self.error: BaseException | None = None
 
     def run(self, interval_s: float, once: bool) -> None:
         try:
-            while not self.stop.is_set():
+            while not self._is_over():
                 self._round()
                 if once:
                     return
                 self._watch(News(kind="rest", seconds=interval_s))
-                self.stop.wait(interval_s)
+                self._rest(interval_s)
             self.report.stopped = True
         except BaseException as error:  # noqa: BLE001 the caller's thread raises it
             self.error = error
@@ -183,7 +205,7 @@ class _Keeper:
             if not extra and (not words or words == seen):
                 return  # nothing to do, or nothing that helps
             for chore in _ordered(health, extra):
-                if self.stop.is_set():
+                if self._is_over():
                     report.stopped = True
                     return
                 self._do(chore)
@@ -218,8 +240,17 @@ class _Keeper:
 
         return self._compact(chore.table, go_on=self._go_on, tasks=tasks)
 
+    def _is_over(self) -> bool:
+        return self.broken or (self._stop is not None and self._stop.is_set())
+
+    def _rest(self, seconds: float) -> None:
+        clock = SystemClock()
+        until = clock.monotonic() + seconds
+        while not self._is_over() and (left := until - clock.monotonic()) > 0:
+            clock.sleep(min(left, WAIT_S))
+
     def _go_on(self) -> None:
-        if self.stop.is_set():
+        if self._is_over():
             raise StoppedError("the work was broken off")
 
 

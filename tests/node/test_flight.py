@@ -36,7 +36,7 @@ def server(owner: hc.Database) -> Server:
     return owner.serve(read_token="only looking")
 
 
-def _call(server: Server, request: Any, **changed: Any) -> Any:
+def ask(server: Server, request: Any, **changed: Any) -> Any:
     """What a bare call is answered with."""
     body = request if isinstance(request, bytes) else encode(request)
     facts = {"version": wire.VERSION, "token": server.token.encode(), "session": 0, "body": body}
@@ -65,7 +65,7 @@ def test_a_wrong_token_is_refused(owner: hc.Database, server: Server) -> None:
 
 
 def test_another_release_is_told_so(server: Server) -> None:
-    failed = _call(server, wire.Ping(), version=wire.VERSION + 1)
+    failed = ask(server, wire.Ping(), version=wire.VERSION + 1)
     assert failed.kind == "UsageError"
     assert "protocol" in failed.fields["text"]
 
@@ -188,9 +188,9 @@ def test_a_server_that_is_gone(
     ["LOCK", "endpoint", "../x", "log/../endpoint", "/etc/passwd", "log", "objects/1/1-0.parquet"],
 )
 def test_no_other_file_is_given_out(server: Server, path: str) -> None:
-    assert _call(server, wire.ReadFile(path, 0, 100)).kind == "UsageError"
-    assert _call(server, wire.ReadObject(path, 0, 100)).kind == "UsageError"
-    assert _call(server, wire.PutObject(path, b"x")).kind == "UsageError"
+    assert ask(server, wire.ReadFile(path, 0, 100)).kind == "UsageError"
+    assert ask(server, wire.ReadObject(path, 0, 100)).kind == "UsageError"
+    assert ask(server, wire.PutObject(path, b"x")).kind == "UsageError"
 
 
 def test_a_file_of_a_job_of_somebody_else_is_not_written(
@@ -200,7 +200,7 @@ def test_a_file_of_a_job_of_somebody_else_is_not_written(
         txn = db.begin()
         txn.insert("t", pa.table({"id": range(1000, 1100), "v": range(100)}))
         (job,) = owner._core.engine.jobs
-        assert _call(server, wire.PutObject(f"1/{job}-9.parquet", b"x")).kind == "ConflictError"
+        assert ask(server, wire.PutObject(f"1/{job}-9.parquet", b"x")).kind == "ConflictError"
         txn.rollback()
 
 

@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 import halocline as hc
-from halocline.node import service, wire
+from halocline.node import Service, service, wire
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.endpoint import read_endpoint, write_endpoint
 from halocline.node.wire import HEAD, Hello, encode
@@ -107,10 +107,29 @@ def test_opening_with_a_wrong_token_is_a_usage_error(db: hc.Database) -> None:
 def test_an_endpoint_file_that_makes_no_sense(
     db: hc.Database, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Service, "mend", lambda service: None)
     monkeypatch.setattr("halocline.node.link.FIND_S", 0.05)
     Path(db.path, "endpoint").write_text(text)
-    with pytest.raises(hc.UnavailableError, match=str(os.getpid())):
+    with pytest.raises(hc.UnavailableError, match=str(os.getpid())) as error:
         hc.open(db.path)
+    assert f"{Path(db.path, 'endpoint')} is damaged" in str(error.value)
+    assert "safe to delete" in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["rewritten", "deleted", "a link"])
+def test_an_endpoint_file_that_was_damaged_is_mended(db: hc.Database, damage: str) -> None:
+    before = read_endpoint(db.path)
+    file = Path(db.path, "endpoint")
+    if damage == "rewritten":
+        file.write_text("{}")
+    else:
+        file.unlink()
+    if damage == "a link":
+        file.symlink_to(db.path)
+    with hc.open(db.path) as node:  # it looks for the owner until the file is there again
+        assert node.role == "node"
+        assert node.table("t").count() == ROWS
+    assert read_endpoint(db.path) == before
 
 
 def test_nobody_else_may_read_the_endpoint_or_reach_the_socket(db: hc.Database) -> None:

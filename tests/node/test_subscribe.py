@@ -134,6 +134,35 @@ def test_it_goes_on_where_another_one_has_ended(owner: hc.Database, handle: hc.D
     assert found == stamps
 
 
+@pytest.mark.parametrize("size", [1, 2000, 1 << 20])
+def test_much_comes_in_parts_whatever_the_files_of_the_log(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "PUSH_BYTES_MAX", size)
+    with hc.open(tmp_path / "db", options=SMALL_LOG) as db:
+        db.create_table("t", {"id": int, "v": int}, "id")
+        stamps = [_insert(db, key) for key in range(80)]
+        assert db._log.places.last_file() > 2
+        with db.subscribe("t", since=0) as feed:
+            assert [_next(feed).commit_ts for _ in stamps] == stamps
+            stamps = [_insert(db, key) for key in range(100, 180)]
+            assert [_next(feed).commit_ts for _ in stamps] == stamps
+
+
+def test_it_reaches_back_into_an_earlier_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "LOOK_RECORDS", 1)
+    monkeypatch.setattr(push, "BEAT_S", 0.001)  # signs of life between entries
+    stamps: list[int] = []
+    for opening in range(3):
+        with hc.open(tmp_path / "db", options=OPTIONS) as db:
+            db.create_table("t", {"id": int, "v": int}, "id", if_not_exists=True)
+            stamps += [_insert(db, 100 * opening + key) for key in range(5)]
+            with db.subscribe("t", since=stamps[1]) as feed:
+                assert [_next(feed).commit_ts for _ in stamps[2:]] == stamps[2:]
+
+
 def test_commits_that_are_not_synced_come_when_they_are(tmp_path: Path) -> None:
     with hc.open(tmp_path / "db", durability="async", options=OPTIONS) as db:
         db.create_table("t", {"id": int, "v": int}, "id")

@@ -7,7 +7,6 @@ closed.
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import typer
 
 import halocline as hc
 from halocline.errors import UsageError
+from halocline.log.bell import Bell
 
 
 def serve(
@@ -28,9 +28,9 @@ def serve(
     read_token_file: Path | None,
 ) -> None:
     """Serve until a signal comes."""
-    stop = threading.Event()
+    stop = Bell()
     before = {
-        number: signal.signal(number, lambda *_: stop.set())
+        number: signal.signal(number, lambda *_: stop.ring())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:

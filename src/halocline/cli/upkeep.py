@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from threading import Event
 from typing import Any
 
 from rich.console import Console
@@ -20,12 +19,12 @@ from halocline.cli.errors import TROUBLE, say
 from halocline.cli.show import Show
 from halocline.compaction import LocalRunner
 from halocline.errors import UnavailableError
-from halocline.upkeep import UpkeepReport, keep_up
+from halocline.upkeep import Flag, Stop, UpkeepReport, keep_up
 
 
 def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int:
     """Run the rounds; returns the exit code."""
-    stop = Event()
+    stop = Flag()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     console = Console()
     try:
@@ -64,7 +63,7 @@ def _has_spark() -> bool:
     return True
 
 
-def _here(db: Database, interval_s: float, once: bool, show: Show, stop: Event) -> UpkeepReport:
+def _here(db: Database, interval_s: float, once: bool, show: Show, stop: Stop) -> UpkeepReport:
     def compact(
         table: str | None, *, go_on: Callable[[], None], tasks: Callable[[int, int], None]
     ) -> Any:

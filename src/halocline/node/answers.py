@@ -25,6 +25,7 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.log import Follower, LogGone, path_of, transactions
+from halocline.node.limits import LARGE_BYTES, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.parcel import commit_row, unpack
@@ -86,6 +87,7 @@ class Answers:
         self._owner = owner
         self._sync = sync
         self.hub = Hub(owner)
+        self._room = Room()
         self._methods: dict[type, Callable[[Owner, Session, Any], Any]] = {
             Ping: self._ping,
             Commit: self._commit,
@@ -139,15 +141,17 @@ class Answers:
             return known  # sent again, because the first answer was lost
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
-        if request.single and (row_ts := commit_row(core, request)):
-            if self._sync:
-                core.writing.sync()
-            return row_ts
         try:
-            with Transaction(core, request.snapshot) as txn:
+            nodes, size = read_record(request.record)
+            if request.single and size <= LARGE_BYTES:
+                if row_ts := commit_row(core, request, nodes):
+                    if self._sync:
+                        core.writing.sync()
+                    return row_ts
+            with self._room.take(size), Transaction(core, request.snapshot) as txn:
                 if request.token is not None:
                     txn.use_token(request.token, 0)
-                tables = unpack(core, session, request, txn)
+                tables = unpack(core, session, request, nodes, txn)
                 core.check_writable(request.snapshot, tables)
                 jobs = {id: one.blind for id, one in txn.changes.items() if one.blind is not None}
                 commit_ts = txn.commit()

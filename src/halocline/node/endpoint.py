@@ -9,7 +9,8 @@ the database only names it. Whoever may read the file may write the database: bo
 that owns it. The token is compared in constant time all the same, so that knowing the path of the
 socket is not enough.
 
-The file is written by the holder of the lock and removed by it. One that was left by a killed owner
+The file is written by the holder of the lock and removed by it; should it be damaged or deleted
+meanwhile, the holder writes it again. One that was left by a killed owner
 names a socket on which nobody listens: the next owner removes both.
 """
 
@@ -48,6 +49,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def secret(self) -> bytes:
         return bytes.fromhex(self.token)
+
+
+class DamagedEndpointError(OSError):
+    """There is an endpoint file that makes no sense."""
+
+    def __init__(self, root: str) -> None:
+        text = f"the file {Path(root, NAME)} is damaged. It is safe to delete it: the process that "
+        super().__init__(f"{text}has the database open writes it again within seconds")
 
 
 def listen(backlog: int) -> tuple[socket.socket, str]:

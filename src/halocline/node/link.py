@@ -23,6 +23,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
@@ -39,7 +40,8 @@ from halocline.errors import (
 )
 from halocline.node.answers import Answers
 from halocline.node.channel import Channel
-from halocline.node.endpoint import Endpoint, read_endpoint
+from halocline.node.endpoint import NAME as ENDPOINT
+from halocline.node.endpoint import DamagedEndpointError, Endpoint, read_endpoint
 from halocline.node.faults import SchemaOf, from_wire, lost_answer
 from halocline.node.push import Feed
 from halocline.node.session import Session
@@ -283,9 +285,11 @@ class Link:
 
     def _endpoint(self) -> Endpoint:
         endpoint = read_endpoint(self._path)
-        if endpoint is None:
-            raise NobodyError("nobody")
-        return endpoint
+        if endpoint is not None:
+            return endpoint
+        if os.path.lexists(Path(self._path, ENDPOINT)):
+            raise DamagedEndpointError(self._path)
+        raise NobodyError("nobody")
 
     def _connect(self, endpoint: Endpoint) -> Channel:
         """Say hello; OSError when nobody is there, BlockingIOError when nobody answers."""

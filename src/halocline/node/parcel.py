@@ -28,7 +28,8 @@ import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
-from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
+from halocline.log import DML_A, DML_D, DML_U
+from halocline.node.limits import Nodes
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
@@ -91,9 +92,10 @@ def _pack_blind(schema: Schema, blind: Blind) -> BlindNotes:
 # -- at the owner --------------------------------------------------------------------------------
 
 
-def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> list[int]:
+def unpack(
+    core: Core, session: Session, commit: Commit, nodes: Nodes, txn: Transaction
+) -> list[int]:
     """Fill a transaction that has just begun at the sender's snapshot; which tables it needs."""
-    nodes = _nodes(commit)
     states = _States(core, session, commit)
     if commit.single:
         single = _single(core.engine.tables, *_only(nodes))
@@ -129,14 +131,14 @@ def unpack(core: Core, session: Session, commit: Commit, txn: Transaction) -> li
     return [*changes, *(reads or ())]
 
 
-def commit_row(core: Core, commit: Commit) -> int:
+def commit_row(core: Core, commit: Commit, nodes: Nodes) -> int:
     """Commit a single row without detours; 0 when the general way must decide.
 
     What `Transaction` does for a row of this process, without one: 15 us less.
     """
     if commit.token is not None or commit.ddl or commit.reads is not None:
         return 0
-    single = _single(core.engine.tables, *_only(_nodes(commit)))
+    single = _single(core.engine.tables, *_only(nodes))
     pin = object()
     core.pins[id(pin)] = commit.snapshot
     try:
@@ -147,10 +149,6 @@ def commit_row(core: Core, commit: Commit) -> int:
     if commit_ts and single[0].owes:
         core.writing.tidy(single[0])
     return commit_ts
-
-
-def _nodes(commit: Commit) -> list[tuple[int, bytes]]:
-    return decode_payload(commit.record, type=AC, path="request").nodes
 
 
 class _States:

@@ -44,7 +44,10 @@ ENCODED_BYTES_MAX: Final = 16 << 20
 READING_MAX: Final = 4
 """Feeds that have a log file in memory at the same time."""
 PAUSE_S: Final = 0.01
+GATHER_S: Final = 0.002
+"""From one look at the log to the next: what is committed meanwhile travels together."""
 BEGIN_AGAIN: Final = "read the table at a newer snapshot, or a checkpoint, and subscribe since then"
+LOOK_RECORDS: Final = 256
 _ENTRY_BYTES: Final = 256
 _EVERYBODY: Final = 1 << 64
 
@@ -108,6 +111,8 @@ class Feed:
         """The end of what was pushed; `_end` may be further, when all the rest was others'."""
         self._follower = Follower(owner.files, core.options, start=place)
         self._parts: Parts = {}
+        self._has_more = True
+        """The last look at the log has not come to its end."""
         self._stopped = False
         self._busy_since = 0.0
 
@@ -138,7 +143,7 @@ class Feed:
 
     def _pushed(self) -> Iterator[Pushed]:
         pushed: Pushed | None = self._beat()
-        heard = 0.0
+        heard, seen = 0.0, self._end
         while not self._stopped:
             if pushed is None and self._clock.monotonic() - heard >= BEAT_S:
                 pushed = self._beat()
@@ -149,6 +154,9 @@ class Feed:
                 self._busy_since = 0.0
             if self._hub.stopping:
                 raise UnavailableError("the owner is closing the database")
+            if self._end > seen:
+                self._clock.sleep(GATHER_S)
+            seen = self._end
             pushed = self._take()
             if pushed is None:
                 self._wait(heard)
@@ -159,6 +167,8 @@ class Feed:
 
     def _wait(self, heard: float) -> None:
         """Until there may be something new, or it is time for a sign of life."""
+        if self._has_more:
+            return
         if self._log.visible_ts > self._end and self._follower.is_current():
             self._clock.sleep(PAUSE_S)  # committed without a sync, which comes soon
             return
@@ -184,21 +194,22 @@ class Feed:
 
     def _read(self, core: Core, found: list[bytes]) -> None:
         size = 0
-        for record in transactions(self._follower.poll(), self._parts):
-            if record.group != COMMITS:
-                continue
-            ts = decode_info(record.info).commit_ts
-            if ts <= self._end:
-                continue
-            messages = self._hub.encoded.of(record, self._table_id, core, self._database)
-            size += _bytes(messages)
-            if size > FRAME_BYTES_MAX // 2:
-                hint = f"commit {ts} is too large to be pushed: {BEGIN_AGAIN}"
-                raise SnapshotExpiredError(self._end, ts, hint=hint)
-            found += messages
-            self._end = ts
-            if size >= PUSH_BYTES_MAX:
+        self._has_more = True
+        until = self._clock.monotonic() + BEAT_S
+        for number, record in enumerate(transactions(self._follower.poll(), self._parts), 1):
+            ts = decode_info(record.info).commit_ts if record.group == COMMITS else 0
+            if ts > self._end:
+                messages = self._hub.encoded.of(record, self._table_id, core, self._database)
+                size += _bytes(messages)
+                if size > FRAME_BYTES_MAX // 2:
+                    hint = f"commit {ts} is too large to be pushed: {BEGIN_AGAIN}"
+                    raise SnapshotExpiredError(self._end, ts, hint=hint)
+                found += messages
+                self._end = ts
+            late = not number % LOOK_RECORDS and self._clock.monotonic() > until
+            if size >= PUSH_BYTES_MAX or late:
                 return  # the next look goes on behind this record
+        self._has_more = False
         self._end = max(self._end, self._follower.visible_ts)
 
     def _check_table(self, core: Core) -> None:

@@ -35,6 +35,7 @@ from halocline.log.bell import Bell
 from halocline.node.answers import Answers
 from halocline.node.cut import cut
 from halocline.node.faults import to_wire
+from halocline.node.limits import read_request
 from halocline.node.owner import Owner
 from halocline.node.push import Feed
 from halocline.node.session import Session
@@ -50,7 +51,6 @@ from halocline.node.wire import (
     Returned,
     Subscribe,
     decode_call,
-    decode_request,
     encode,
 )
 
@@ -214,7 +214,7 @@ class Server:
 def _request(role: str, call: Call) -> Request:
     """What is asked for, if the caller may."""
     try:
-        request: Request = decode_request(call.body)
+        request = read_request(call.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the request makes no sense: {error}") from error
     if role == "read" and not isinstance(request, READS):

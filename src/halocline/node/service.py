@@ -35,10 +35,12 @@ from halocline.node.endpoint import (
     Endpoint,
     listen,
     new_token,
+    read_endpoint,
     remove_endpoint,
     write_endpoint,
 )
 from halocline.node.faults import to_wire
+from halocline.node.limits import read_request
 from halocline.node.owner import Owner
 from halocline.node.push import Feed
 from halocline.node.session import Session
@@ -52,7 +54,6 @@ from halocline.node.wire import (
     Subscribe,
     Welcome,
     decode_hello,
-    decode_request,
     encode,
 )
 
@@ -66,6 +67,8 @@ PUSH_S: Final = 30
 STOP_S: Final = 600.0
 STOP_PUSH_S: Final = 1.0
 """How long a subscriber may take to hear that it is over."""
+MEND_S: Final = 2.0
+"""How often the endpoint file is looked at."""
 FORGOTTEN_S: Final = 2.0
 """How long a request may take whose database was forgotten, or whose process is ending."""
 _logger = logging.getLogger("halocline")
@@ -88,6 +91,7 @@ class Service:
         self._stopping = False
         remove_endpoint(root)  # of an owner that was killed
         self._listener, path = listen(CONNECTIONS_MAX)
+        self._listener.settimeout(MEND_S)
         self._endpoint = Endpoint(
             version=VERSION,
             socket=path,
@@ -145,6 +149,15 @@ class Service:
         self._listener.close()
         for channel in list(self._channels):
             channel.close()
+
+    def mend(self) -> None:
+        """Somebody has damaged or deleted the endpoint file: write it again."""
+        if self._stopping or read_endpoint(self._root) is not None:
+            return
+        with suppress(OSError):
+            write_endpoint(self._root, self._endpoint)
+        if self._stopping:
+            remove_endpoint(self._root, self._endpoint)
 
     def session(self) -> Session:
         """A session for this very process."""
@@ -235,7 +248,7 @@ class Service:
 
     def _reply(self, session: Session, body: bytes) -> Done | Failed | Feed:
         try:
-            request = decode_request(body)
+            request = read_request(body)
             if isinstance(request, Subscribe):
                 return self.answers.hub.open(request)
             return Done(msgspec.Raw(encode(self.answers.answer(session, request))))
@@ -284,6 +297,13 @@ def _accept(ref: weakref.ref[Service], listener: socket.socket) -> None:
     while True:
         try:
             sock, _ = listener.accept()
+        except TimeoutError:
+            service = ref()
+            if service is None:
+                return
+            service.mend()
+            del service
+            continue
         except OSError:
             return
         service = ref()

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from halocline.catalog import CatalogTxn, TableEntry
-from halocline.errors import ConflictError
+from halocline.errors import ConflictError, UnavailableError
 from halocline.ids import NEVER
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
@@ -23,7 +23,7 @@ from halocline.txn.jobs import give_up, start_job
 if TYPE_CHECKING:
     from halocline.txn import Core
 
-OPEN_MAX: Final = 10_000
+OPEN_MAX: Final = 1000
 """Jobs or catalog transactions that one process may have open."""
 
 
@@ -71,8 +71,8 @@ class Session:
         """Log a job, or more RowIDs for one; the session remembers which are whose."""
         if job_id and (job_id not in self._jobs or job_id not in core.engine.jobs):
             raise ConflictError("the job is not live any more", table=state.entry.name)
-        if len(self._jobs) >= OPEN_MAX:
-            raise ConflictError("too many jobs are open")
+        if not job_id and len(self._jobs) >= OPEN_MAX:
+            raise _too_many("large transactions")
         job = start_job(core.writing, state, rows=rows, job_id=job_id, lease_us=lease_us)
         with self._lock:
             spans = self._jobs.get(job.job_id, (job, []))[1]
@@ -105,7 +105,7 @@ class Session:
     def begin_ddl(self, core: Core, snapshot: int) -> int:
         """A catalog transaction; its number."""
         if len(self._ddls) >= OPEN_MAX:
-            raise ConflictError("too many catalog transactions are open")
+            raise _too_many("transactions that create or drop tables")
         with self._lock:
             number = next(self._numbers)
             self._ddls[number] = core.catalog.begin(id(self), snapshot)
@@ -165,3 +165,8 @@ class Session:
 def _outlives(job: JobNode) -> bool:
     """Does a job go on without the process that started it? Its rows are written by others."""
     return bool(job.lease_us and job.rows)
+
+
+def _too_many(what: str) -> UnavailableError:
+    text = f"this process has {OPEN_MAX} {what} open: commit or roll back some of them"
+    return UnavailableError(text)

@@ -74,11 +74,13 @@ class Subscription:
         weakref.finalize(self, pump.close)
         self._thread = Thread(target=pump.run, name="halocline-subscription", daemon=True)
         self._thread.start()
-        while not (pump.began or pump.error):
+        while not (pump.began or pump.error or pump.closed):
             pump.full.wait(LOOK_S)
         if pump.error is not None:
             raise pump.error
-        self.position = pump.began.end if pump.began is not None else 0
+        if pump.began is None:
+            raise UnavailableError("the database was closed")
+        self.position = pump.began.end
         """Every commit up to this timestamp has been returned, or was before the beginning."""
 
     def read(self, timeout: float | None = None) -> Delivery | None:
@@ -89,10 +91,10 @@ class Subscription:
             part = pump.take()
             if part is not None:
                 self._unpack(*part)
-            elif pump.closed:
-                return None
-            elif pump.error is not None:
+            elif pump.error is not None and not pump.closed:
                 raise pump.error
+            elif pump.closed or not self._thread.is_alive():  # a fork has left it with the parent
+                return None
             else:
                 left = LOOK_S if until is None else min(LOOK_S, until - clock.monotonic())
                 if left <= 0:

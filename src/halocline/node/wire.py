@@ -10,7 +10,7 @@ IPC for many.
 
 Everything here is hostile until checked. A body is read as its bytes arrive, never allocated by its
 length; the CRC finds bytes that were changed by accident; decoders are typed, and msgspec bounds
-every length inside by the bytes that are there. No pickle.
+every length inside by the bytes that are there. How many bytes that may be: limits.py. No pickle.
 
 VERSION changes whenever a field changes its meaning. Both sides must have the same: processes that
 share a database run the same release, or the older one is told so.

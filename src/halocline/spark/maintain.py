@@ -10,7 +10,6 @@ group needs it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from halocline.config import parse_duration
 from halocline.spark.compact import SparkRunner
 from halocline.spark.owner import check_here
 from halocline.spark.session import prepare
-from halocline.upkeep import UpkeepReport, Watch, keep_up
+from halocline.upkeep import Stop, UpkeepReport, Watch, keep_up
 
 
 def maintain(
@@ -28,7 +27,7 @@ def maintain(
     interval: str | float = "1m",
     once: bool = False,
     progress: Watch | None = None,
-    stop: Event | None = None,
+    stop: Stop | None = None,
 ) -> UpkeepReport:
     """Move, compact, fold tombstones, checkpoint and collect, by what `db.health()` says.
 
