@@ -72,6 +72,24 @@ def test_writes_append_overwrite_and_upsert(spark: Any, shop: Path) -> None:
     assert names(shop) == dict.fromkeys(range(5), "over")
 
 
+def test_tasks_write_objects_when_they_have_many_rows(spark: Any, shop: Path) -> None:
+    rows = spark.range(0, 200_000, 1, 2).selectExpr("id", "sha2(string(id), 256) as name")
+    source(rows.write, shop).mode("append").save()
+    with hc.open(shop, options=OPTIONS) as db:
+        assert len(db.table("orders").files()) == 2, "an object of each task"
+        assert db.sql("select count(*) as n, sum(id) as s from orders").to_pylist() == [
+            {"n": 200_000, "s": 199_999 * 100_000}
+        ]
+        assert not db.core.engine.jobs
+        with pytest.raises(Exception, match=r"DuplicateKeyError: primary key 199999 is already in"):
+            source(rows.selectExpr("id + 199999 as id", "name").write, shop).mode("append").save()
+        assert not db.core.engine.jobs
+        db.gc()
+        kept = {Path(file).name for file in db.table("orders").files()}
+        assert {file.name for file in shop.rglob("*.parquet")} == kept
+        assert db.check() == []
+
+
 def test_a_write_that_fails_leaves_nothing(spark: Any, shop: Path) -> None:
     source(numbers(spark, 10).write, shop).mode("append").save()
     before = names(shop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from itertools import count
 from pathlib import Path
@@ -281,6 +282,16 @@ def test_a_write_that_does_not_fit_changes_nothing(shop: str) -> None:
     assert names(shop) == before
 
 
+def test_a_relative_path_counts_from_where_spark_was_started(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(shop).parent)
+    found = DefaultSource({"path": Path(shop).name, "table": "orders"})
+    reader = found.reader(found.schema())
+    monkeypatch.chdir("/")  # where a task may be
+    assert len(rows_of(reader)) == 10
+
+
 class Tasks:
     """The number of the task that writes; each call of `write` is one more, or one attempt more."""
 
@@ -300,10 +311,14 @@ def current(path: str) -> set[str]:
         return {Path(file).name for file in db.table("orders").files()}
 
 
-def test_tasks_make_objects_of_many_rows(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("held", [False, True], ids=["closed", "open elsewhere"])
+def test_tasks_make_objects_of_many_rows(
+    shop: str, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
     Tasks(monkeypatch)
     backwards = frame(range(5000, 100, -1))
-    writer, messages = write(shop, backwards, tasks=3)
+    with hc.open(shop, options=OPTIONS) if held else nullcontext():
+        writer, messages = write(shop, backwards, tasks=3)
     assert all(message.made for message in messages)
     assert sum(len(message.data) for message in messages) < 3000, "no rows but in objects"
     expected = {n: "old" if n < 10 else "new" for n in [*range(10), *range(101, 5001)]}
