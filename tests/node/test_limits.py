@@ -66,8 +66,9 @@ def _liar() -> bytes:
     """A small stream one of whose buffers claims to be 2^60 bytes long."""
     data = _stream(pa.table({"id": range(1000), "text": ["x" * 100] * 1000}), "lz4")
     honest = struct.pack("<q", 100_000)
-    assert honest in data
-    return data.replace(honest, struct.pack("<q", 1 << 60), 1)  # the next one is LZ4's own
+    front, found, back = data.rpartition(honest)  # the last offset looks the same
+    assert found
+    return front + struct.pack("<q", 1 << 60) + back
 
 
 def _answers(db: hc.Database, way: str) -> Callable[[Any], Any]:
