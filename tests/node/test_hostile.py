@@ -266,6 +266,7 @@ def _samples(snapshot: int) -> list[bytes]:
         wire.CreateTable(9, "u", {"columns": [], "key": [], "last_id": 0}, "clustered"),
         wire.DropTable(9, "t"),
         wire.EndDdl(9),
+        wire.ListCheckpoints(),
         wire.Command("health"),
     ]
     return [encode(request) for request in requests]
