@@ -56,6 +56,7 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.CreateTable(9, "u", {"columns": [], "key": [], "last_id": 0}, "clustered"),
         wire.DropTable(9, "t"),
         wire.EndDdl(9),
+        wire.ListCheckpoints(),
         wire.Command("health"),
         wire.Command("flush", "t"),
         wire.Command("gc"),

@@ -219,6 +219,8 @@ def test_random_and_mutated_calls_change_nothing(
         wire.PutObject("1/1-0.parquet", b"x" * 50),
         wire.PinSnapshot(late),
         wire.ListLog(),
+        wire.Subscribe(0, "t"),
+        wire.ListCheckpoints(),
         wire.StartJob(77, 5),
         wire.CreateTable(9, "u", {"columns": [], "key": [], "last_id": 0}, "clustered"),
     ]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from pyarrow import flight
@@ -20,7 +21,7 @@ from halocline.node import push, server, service, wire
 from halocline.node.cache import Span
 from halocline.node.session import Session
 from halocline.node.subscription import Delivery, Subscription
-from halocline.node.wire import Call, encode
+from halocline.node.wire import HEAD, Call, encode
 from tests.node.test_hostile import calling, greet
 from tests.node.test_logtail import Copy, change_at_random
 
@@ -366,6 +367,35 @@ def test_a_server_that_stops_says_so(owner: hc.Database, monkeypatch: pytest.Mon
         door.stop()
         with pytest.raises(hc.UnavailableError, match="lost"):
             feed.read(LONG_S)
+
+
+@pytest.mark.parametrize("way", ["socket", "flight"])
+def test_mutated_subscriptions_leave_nothing_behind(
+    owner: hc.Database, way: str, sim: bool
+) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    _insert(owner, 1)
+    good = [encode(wire.Subscribe(since, table)) for since in (None, 0, 3) for table in ("t", None)]
+    door = owner.serve() if way == "flight" else None
+    for _ in range(2000 if sim else 150):
+        body = bytearray(chance.choice(good))
+        for _ in range(chance.randrange(3)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+        if door is None:
+            with calling(owner) as channel:
+                greet(owner, channel)
+                channel.sock.sendall(HEAD.pack(len(body), crc32(body)) + body)
+                reply = channel.receive(1 << 20)
+        else:
+            call = encode(Call(wire.VERSION, door.token.encode(), 0, bytes(body)))
+            reply = next(door.push(call, ""))
+        assert reply is not None
+        wire.decode_reply(reply)
+    hub = owner._answers.hub if door is None else door._answers.hub
+    _until(lambda: not hub.feeds())
+    assert owner.table("t").count() == 1
 
 
 def test_a_token_is_asked_for(owner: hc.Database) -> None:

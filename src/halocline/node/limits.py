@@ -33,6 +33,7 @@ ROWS_MAX: Final = 1 << 20
 """Rows of a commit that come as msgpack; more of them come as Arrow."""
 UNPACKED_BYTES_MAX: Final = 1 << 30
 LARGE_BYTES: Final = 16 << 20
+"""Smaller ones need no place."""
 ROOM_BYTES: Final = 2 << 30
 _RECORD: Final = Struct("<QH")
 _COUNT: Final = Struct("<I")
@@ -134,9 +135,6 @@ class Room:
     @contextmanager
     def take(self, size: int) -> Iterator[None]:
         """A place; UnavailableError when others have it all."""
-        if size < LARGE_BYTES:
-            yield
-            return
         key = object()
         self._taken[key] = size
         try:
