@@ -136,6 +136,8 @@ class Witness(Recorder):
         except hc.UnavailableError:
             return
         record = Record(txn.snapshot, False, known)
+        if txn.snapshot < known:
+            self.say(stale=txn.snapshot, known=known, why=_position(self.db))
         try:
             for _ in range(chance.randint(1, 6)):
                 self._step(txn, record, chance)
@@ -165,6 +167,16 @@ class Witness(Recorder):
         )
 
 
+def _position(db: hc.Database) -> str:
+    """What is known of the log here, and what could be known by now."""
+    reader = db._reader
+    if reader is None:
+        return f"owner, {db.visible_ts} visible"
+    follower = reader._follower
+    now = None if follower._page is None else follower._page.read()
+    return f"{db.role}, read up to position {follower._sequence}, now {now}"
+
+
 # -- in the test ---------------------------------------------------------------------------------
 
 
@@ -176,6 +188,7 @@ def read_journal(path: Path, find: Callable[[str], int]) -> list[Record]:
     for line in lines:
         facts = json.loads(line)
         assert "crash" not in facts, facts["crash"]
+        assert "stale" not in facts, f"an acknowledged commit was not seen: {facts}"
         token = facts["token"]
         if "snapshot" in facts:
             record = records[token] = Record(facts["snapshot"], False, facts["known"])

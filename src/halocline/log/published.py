@@ -1,14 +1,15 @@
 """The published position: how far other processes may read, in one shared page of memory.
 
     writer --after each sync--> publish --> | uuid | seq epoch file offset visible_ts | crc | seq |
-    reader <------------------- read <------'            one page, mapped by both
+    reader <------------------- read <------|           the same again           one page, mapped
 
 Readers never go beyond it, so they only ever see bytes that a power loss cannot take back, and
 never have to unlearn anything.
 
-The page is written in one copy, with the sequence number at both ends and a CRC between them. A
-reader copies it out and tries again until both numbers are equal and the CRC fits. A writer that
-was killed inside the copy leaves a page that never fits: then there is no position.
+A position is written in one copy, with the sequence number at both ends and a CRC between them, and
+then a second time behind it. A reader copies it out; if the numbers differ or the CRC does not fit,
+it takes the second one. So a writer that is interrupted inside a copy, for a moment or for ever,
+hides nothing that it had published before: whoever was told of a commit finds it.
 
 The page itself is never synced. After a power loss it may be old or torn, but never ahead of the
 log: whatever it says was durable before it was said. So recovery takes it as a lower bound, and a
@@ -28,12 +29,15 @@ from zlib import crc32
 from halocline.errors import CorruptionError
 from halocline.log.names import PUBLISHED_PATH
 from halocline.store import Files
+from halocline.store.files import Mapped
 
 _BODY: Final = Struct("<16sQQQQQ")
 _PAGE: Final = Struct("<16sQQQQQIQ")
 _LAST: Final = Struct("<Q")
 _CLAIM_AT: Final = 72
-_SIZE: Final = _CLAIM_AT + _LAST.size
+_AGAIN_AT: Final = _CLAIM_AT + _LAST.size
+"""The second copy. Older releases have none, and leave it as it is."""
+_SIZE: Final = _AGAIN_AT + _PAGE.size
 _TRIES: Final = 100
 
 
@@ -60,7 +64,7 @@ class Publisher:
         self._claim = _LAST.unpack_from(self._page, _CLAIM_AT)[0]
         self._uuid = uuid
         self._epoch = epoch
-        before = decode_page(bytes(self._page[: _PAGE.size]))
+        before = _whole(self._page)[1]
         mine = before is not None and before.uuid == uuid
         self._sequence = before.sequence if before is not None and mine else 0
         self.visible_ts = before.visible_ts if before is not None and mine else 0
@@ -82,22 +86,18 @@ class Publisher:
         self._sequence = sequence = self._sequence + 1
         uuid, epoch = self._uuid, self._epoch
         crc = crc32(_BODY.pack(uuid, sequence, epoch, file, offset, visible_ts))
-        _PAGE.pack_into(
-            self._page, 0, uuid, sequence, epoch, file, offset, visible_ts, crc, sequence
-        )
+        for at in (0, _AGAIN_AT):
+            _PAGE.pack_into(
+                self._page, at, uuid, sequence, epoch, file, offset, visible_ts, crc, sequence
+            )
 
     def publish_ts(self, visible_ts: int) -> None:
         """Say the last place again, with a newer timestamp."""
         self.publish(*self._place, visible_ts)
 
     def copy(self) -> tuple[bytes, Published | None]:
-        """The page as readers find it, whole, for one that cannot map it. In any thread."""
-        for _ in range(_TRIES):
-            data = bytes(self._page[: _PAGE.size])
-            position = decode_page(data)
-            if position is not None:
-                return data, position
-        return b"", None
+        """The position as readers find it, for one that cannot map the page. In any thread."""
+        return _whole(self._page)
 
     def close(self) -> None:
         if not isinstance(self._page, bytearray):
@@ -123,20 +123,20 @@ class PublishedPage:
     """The reader's side. The page stays mapped, so a look costs no system call."""
 
     def __init__(self, files: Files) -> None:
-        self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=False)
+        try:
+            self._page = files.map(PUBLISHED_PATH, _SIZE, writable=False)
+        except CorruptionError:  # written by an older release: no second copy
+            self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=False)
 
     def sequence(self) -> int:
         """The number of the newest position that is whole: it changes with every other."""
-        # A copy, not a view: the page may be one that is read from far away.
+        # A copy, not a view: the page may be one that is read from far away. The first copy is
+        # written first, so an equal number means that there is nothing newer than what was read.
         return int(_LAST.unpack(self._page[_PAGE.size - _LAST.size : _PAGE.size])[0])
 
     def read(self) -> Published | None:
         """The position, or None if there is none that can be believed."""
-        for _ in range(_TRIES):
-            position = decode_page(bytes(self._page[: _PAGE.size]))
-            if position is not None:
-                return position
-        return None
+        return _whole(self._page)[1]
 
     def close(self) -> None:
         if not isinstance(self._page, bytearray):
@@ -156,8 +156,22 @@ def read_published(files: Files) -> Published | None:
         page.close()
 
 
+def _whole(page: Mapped) -> tuple[bytes, Published | None]:
+    """The first copy if it is whole, else the second: the writer is never inside both.
+
+    Again and again, because it may have gone on from one to the other while we looked.
+    """
+    for _ in range(_TRIES):
+        for at in (0, _AGAIN_AT):
+            data = bytes(page[at : at + _PAGE.size])
+            position = decode_page(data) if len(data) == _PAGE.size else None
+            if position is not None:
+                return data, position
+    return b"", None
+
+
 def decode_page(data: bytes) -> Published | None:
-    """The position in a copy of the page, if the copy is whole."""
+    """The position in a copy, if the copy is whole."""
     *fields, crc, sequence = _PAGE.unpack(data)
     position = Published(*fields)
     if sequence != position.sequence or sequence == 0 or crc != crc32(data[: _BODY.size]):

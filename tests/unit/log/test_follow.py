@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,8 +263,69 @@ def test_a_torn_page_is_no_position() -> None:
         damaged = bytearray(whole)
         damaged[bit >> 3] ^= 1 << (bit & 7)
         assert decode_page(bytes(damaged)) is None
+    page = files.map("published", 148, writable=True)
     page[:68] = newer[:40] + whole[40:]
+    page[80:148] = newer[:20] + whole[20:]
     assert PublishedPage(files).read() is None
+
+
+class Stopped:
+    """A page whose writer stops for ever after so many bytes of its next publication."""
+
+    def __init__(self, page: Any, bytes_left: int) -> None:
+        self._page = page
+        self._left = bytes_left
+
+    def keep(self, whole: bytes) -> None:
+        """The first bytes of what the writer wrote, in its order; the rest as it was."""
+        for at in (0, 80):
+            part = min(self._left, 68)
+            self._page[at : at + part] = whole[at : at + part]
+            self._left -= part
+
+
+@pytest.mark.parametrize("written", range(0, 137, 4))
+def test_a_writer_that_stops_inside_the_page_hides_nothing(written: int) -> None:
+    """What was published before is still there, whatever became of the next position."""
+    files = FaultyFiles()
+    publisher = Publisher(files, UUID, 1)
+    publisher.publish(1, 600, 5)
+    reader = PublishedPage(files)
+    page = files.map("published", 148, writable=True)
+    before = bytes(page)
+    publisher.publish(2, 700, 6)
+    after = bytes(page)
+    page[:] = before
+    Stopped(page, written).keep(after)
+    found = reader.read()
+    assert found is not None
+    assert (found.file, found.offset) in {(1, 600), (2, 700)}
+    if written >= 68:
+        assert found.file == 2
+    # The next writer goes on from there: neither number falls.
+    again = Publisher(files, UUID, 2)
+    again.publish(3, 800, 1)
+    last = reader.read()
+    assert last is not None
+    assert last.sequence > found.sequence
+    assert last.visible_ts == found.visible_ts
+
+
+def test_a_page_of_an_older_release_has_one_copy(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.makedirs("")
+    publisher = Publisher(files, UUID, 3)
+    publisher.publish(7, 4096, 55)
+    publisher.close()
+    page = tmp_path / "published"
+    page.write_bytes(page.read_bytes()[:80])
+    found = read_published(files)
+    assert found is not None
+    assert found.offset == 4096
+    again = Publisher(files, UUID, 4)
+    again.publish(8, 512, 56)
+    again.close()
+    assert len(page.read_bytes()) == 148
 
 
 def test_a_reader_never_sees_a_mixture() -> None:
