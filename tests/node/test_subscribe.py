@@ -358,6 +358,19 @@ def test_closing_ends_who_waits(owner: hc.Database, handle: hc.Database) -> None
     assert found == [[], []]
 
 
+def test_ctrl_c_ends_the_wait_and_nothing_else(owner: hc.Database, handle: hc.Database) -> None:
+    main = threading.get_ident()
+    with handle.subscribe("t") as feed:
+        for key in range(3):
+            timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                feed.read(LONG_S)
+            timer.join()
+            ts = _insert(owner, key)
+            assert _next(feed).commit_ts == ts
+
+
 def test_a_server_that_stops_says_so(owner: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halocline.node.subscription.FIND_S", 0.2)
     door = owner.serve()
