@@ -72,7 +72,18 @@ def watch_near(path: str, proxy: str, folder: str, number: int) -> None:
         endpoint = find(root)
         return endpoint and msgspec.structs.replace(endpoint, socket=proxy)
 
+    connect = link.Link._connect
+
+    def as_without_it(self: link.Link, endpoint: Any) -> Any:
+        try:
+            return connect(self, endpoint)
+        except hc.UsageError as error:
+            # The proxy leads to the owner of this moment, which may be a newer one than we have
+            # read of, and knows another token. Without it there would be nobody at the socket.
+            raise ConnectionRefusedError(str(error)) from error
+
     link.read_endpoint = through_the_proxy
+    link.Link._connect = as_without_it  # type: ignore[method-assign]
     _watch(lambda: hc.open(path, options=TINY), folder, number)
 
 
