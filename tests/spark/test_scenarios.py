@@ -1,7 +1,7 @@
 """The scenario suite, read through Spark: at its end every table, now and in the past.
 
 Each script is played in a placement that Spark can reach, and what the engine says of every table
-is compared with what `hs.table` says. In the normal run a script is looked at now and at one of its
+is compared with what `hs.table` says. In the normal run a script is looked at now or at one of its
 named timestamps; the long form looks at all of them in all placements.
 """
 
@@ -34,7 +34,8 @@ class SparkPlayer(Player):
     """Plays a script, and reads its tables through Spark before they are closed."""
 
     spark: Any
-    most: int
+    only: int | None
+    """Which of its tables and timestamps to look at, counted round and round; None: all of them."""
     compared = 0
 
     def finish(self, last: Any) -> None:
@@ -42,9 +43,11 @@ class SparkPlayer(Player):
             txn.rollback()
         self._sessions.clear()
         self._place.settle()
-        local = self._everything()
+        local = list(self._everything().items())
         stamps = {"now": None, **self._names}
-        for (name, table), expected in list(local.items())[: self.most] or []:
+        if self.only is not None and local:
+            local = [local[self.only % len(local)]]
+        for (name, table), expected in local:
             frame = hs.table(self.spark, self._db, table, at=stamps[name])
             rows = sorted(repr(tuple(row.values())) for row in frame.toArrow().to_pylist())
             assert rows == expected, (last, name, table)
@@ -53,9 +56,9 @@ class SparkPlayer(Player):
         super().finish(last)
 
 
-def _play(spark: Any, path: Path, home: Path, placement: Placement, most: int) -> int:
+def _play(spark: Any, path: Path, home: Path, placement: Placement, only: int | None) -> int:
     player = SparkPlayer(home, placement)
-    player.spark, player.most = spark, most
+    player.spark, player.only = spark, only
     steps = read_script(path)
     try:
         for step in steps:
@@ -71,8 +74,9 @@ def test_scenarios_end_with_the_same_rows_through_spark(spark: Any, tmp_path: Pa
     compared = 0
     for number, path in enumerate(SCRIPTS):
         placement = PLACEMENTS[number % len(PLACEMENTS)]
-        compared += _play(spark, path, tmp_path / path.stem, placement, 1 + number % 2)
-    assert compared > len(SCRIPTS)
+        # In threes: otherwise each placement would always be asked about the same places.
+        compared += _play(spark, path, tmp_path / path.stem, placement, number // len(PLACEMENTS))
+    assert compared > 0.9 * len(SCRIPTS), "a table may be gone at the end"
 
 
 @pytest.mark.sim
@@ -81,4 +85,4 @@ def test_scenarios_end_with_the_same_rows_through_spark(spark: Any, tmp_path: Pa
 def test_scenario_through_spark(
     spark: Any, tmp_path: Path, path: Path, placement: Placement
 ) -> None:
-    _play(spark, path, tmp_path / "db", placement, 1000)
+    _play(spark, path, tmp_path / "db", placement, None)
