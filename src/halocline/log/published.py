@@ -66,7 +66,9 @@ class Publisher:
         self._epoch = epoch
         before = _whole(self._page)[1]
         mine = before is not None and before.uuid == uuid
-        self._sequence = before.sequence if before is not None and mine else 0
+        # Above all that earlier epochs have used, even if nothing is left of what they said: a
+        # follower takes an equal number for "nothing new".
+        self._sequence = max(before.sequence if before is not None and mine else 0, epoch << 32)
         self.visible_ts = before.visible_ts if before is not None and mine else 0
         """Begins where the last writer stopped: a reader must never see it shrink."""
         self._place = (0, 0)

@@ -311,6 +311,23 @@ def test_a_writer_that_stops_inside_the_page_hides_nothing(written: int) -> None
     assert last.visible_ts == found.visible_ts
 
 
+def test_no_epoch_uses_a_number_again_even_if_the_page_was_lost() -> None:
+    """A follower that had come to number 3 would take the next writer's third for its own."""
+    files = FaultyFiles()
+    numbers = []
+    for epoch in (1, 2):
+        publisher = Publisher(files, UUID, epoch)
+        for offset in (600, 700, 800):
+            publisher.publish(1, offset, 5)
+            position = publisher.copy()[1]
+            assert position is not None
+            numbers.append(position.sequence)
+        page = files.map("published", 148, writable=True)
+        page[:72] = bytes(72)
+        page[80:] = bytes(68)
+    assert len(set(numbers)) == 6
+
+
 def test_a_page_of_an_older_release_has_one_copy(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     files.makedirs("")
