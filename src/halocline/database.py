@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 import pyarrow as pa
 
 from halocline import engines
-from halocline.checkpoint.snapshots import find_snapshot
+from halocline.checkpoint.snapshots import EPOCH_START, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import Gatherer
 from halocline.config import MIB, Durability, Options, parse_duration, parse_size
@@ -48,7 +48,6 @@ from halocline.txn import Transaction
 T = TypeVar("T")
 At = int | datetime | str
 MEMORY_MIN = 16 * MIB
-EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def open(
@@ -317,13 +316,24 @@ class Database(Membership):
     def close(self) -> None:
         """Finish what is in flight and let go of the directory. Closing twice is fine."""
         if self._core.closed:
+            if self._half_closed:
+                self._let_go()
             return
-        for door in (self._server, self._service):
-            if door is not None:
-                door.stop()
-        self._core.close(f"the database {self.path} is closed")
-        _OPEN.discard(self)
-        self._leave()
+        try:
+            for door in (self._server, self._service):
+                if door is not None:
+                    door.stop()
+            self._core.close(f"the database {self.path} is closed")
+            _OPEN.discard(self)
+            self._leave()
+        except BaseException:
+            # Ctrl-C, or a disk that fails. What was acknowledged is in the log, so what is in
+            # flight may be left; but nobody may find the directory locked for ever.
+            self._half_closed = True
+            self._core.close(f"the database {self.path} is closed")
+            _OPEN.discard(self)
+            self._let_go()
+            raise
 
     # Private.
 
@@ -358,25 +368,7 @@ class Database(Membership):
     def _resolve(self, at: At) -> int:
         """A point in time -> a timestamp that has happened."""
         self._core.check_open()
-        if isinstance(at, bool) or not isinstance(at, (int, datetime, str)):
-            raise UsageError(f"at= takes a timestamp, a datetime or a snapshot's name, not {at!r}")
-        if isinstance(at, str):
-            return find_snapshot(self._core.engine, at).ts
-        if isinstance(at, datetime):
-            if at.tzinfo is None:
-                raise UsageError(
-                    "at= needs a datetime with a time zone, e.g. datetime.now(timezone.utc)"
-                )
-            elapsed = at - EPOCH_START
-            ts = self._core.engine.times.at(
-                (elapsed.days * 86400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
-            )
-            return min(ts, self.visible_ts)
-        if at < 0:
-            raise UsageError(f"a timestamp cannot be negative: {at}")
-        if at > self.visible_ts:
-            raise UsageError(f"timestamp {at} lies in the future: the newest is {self.visible_ts}")
-        return at
+        return resolve(self._core.engine, at, self.visible_ts)
 
     def _check_floor(self, ts: int) -> None:
         if ts < self._core.engine.floor:

@@ -20,7 +20,7 @@ import logging
 import os
 import shutil
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -70,6 +70,8 @@ class Membership(Maintenance):
     _answers: Answers
     """Those of the owner."""
     _spill: str = ""
+    _half_closed = False
+    """Closing was broken off: what it left is done by the next call."""
 
     def _enter(
         self, options: Options, durability: Durability, l0_bytes: int, retention_us: int | None
@@ -331,33 +333,35 @@ class Membership(Maintenance):
     # Leaving.
 
     def _leave(self) -> None:
-        """Let go of the directory. What is in flight has been finished."""
+        """Finish what is in flight, then let go of the directory."""
         for subscription in list(self._subscriptions):
             subscription.close()
-        try:
-            self._rest()
-            if self._reader is None:
-                committer = self._core.committer
-                assert committer is not None
-                try:
-                    if self._log.failed is None:
-                        committer.close_epoch()
-                finally:
-                    self._log.close()
-        finally:
-            self._core.duck.close()
-            if self._link is not None:
-                self._link.close()
-            if self._pins is not None:
-                self._pins.close()
-            if self._afar is not None:
-                self._afar.close()
-                if isinstance(self._shelf.objects, Fetched):
-                    self._shelf.objects.close()
-            if self._spill:
-                shutil.rmtree(self._spill, ignore_errors=True)
+        self._rest()
+        if self._reader is None and self._log.failed is None:
+            self._core.writing.close_epoch()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Every step is taken, whatever becomes of the others, the lock last. Twice is fine."""
+        with ExitStack() as steps:  # the last one that is named is the first one that is done
             if self._lock is not None:
-                self._lock.release()
+                steps.callback(self._lock.release)
+            if self._spill:
+                steps.callback(shutil.rmtree, self._spill, ignore_errors=True)
+            if self._afar is not None:
+                if isinstance(self._shelf.objects, Fetched):
+                    steps.callback(self._shelf.objects.close)
+                steps.callback(self._afar.close)
+            if self._pins is not None:
+                steps.callback(self._pins.close)
+            if self._link is not None:
+                steps.callback(self._link.close)
+            steps.callback(self._core.duck.close)
+            if self._reader is None:
+                steps.callback(self._log.close)
+            for door in (self._service, self._server):
+                if door is not None:
+                    steps.callback(door.stop)
 
     def _forked(self) -> None:
         """In a forked child: the parent keeps the database, this handle is dead."""

@@ -15,14 +15,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+
 from halocline.catalog.names import check_name, name_key
-from halocline.errors import AlreadyExistsError, NotFoundError
+from halocline.errors import AlreadyExistsError, NotFoundError, UsageError
 from halocline.log import AC, SNAPSHOT, SYSTEM, encode_payload
 from halocline.rows import EngineState
 from halocline.rows.system import SnapshotNode, encode_system
 from halocline.txn import Committer
 
-_EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,33 @@ def find_snapshot(engine: EngineState, name: str) -> SnapshotNode:
     return node
 
 
+def resolve(engine: EngineState, at: int | datetime | str, newest: int) -> int:
+    """A point in time, in any of the forms that `at=` takes -> a timestamp that has happened."""
+    if isinstance(at, np.integer):  # of a frame's column _commit_ts
+        at = int(at)
+    if isinstance(at, bool) or not isinstance(at, (int, datetime, str)):
+        raise UsageError(f"at= takes a timestamp, a datetime or a snapshot's name, not {at!r}")
+    if isinstance(at, str):
+        return find_snapshot(engine, at).ts
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise UsageError(
+                "at= needs a datetime with a time zone, e.g. datetime.now(timezone.utc)"
+            )
+        elapsed = at - EPOCH_START
+        seconds = elapsed.days * 86400 + elapsed.seconds
+        return min(engine.times.at(seconds * 1_000_000 + elapsed.microseconds), newest)
+    if at < 0:
+        raise UsageError(f"a timestamp cannot be negative: {at}")
+    if at > newest:
+        raise UsageError(f"timestamp {at} lies in the future: the newest is {newest}")
+    return at
+
+
 def list_snapshots(nodes: Iterable[SnapshotNode]) -> list[Snapshot]:
     """Oldest first."""
     found = [
-        Snapshot(node.name, node.ts, _EPOCH_START + timedelta(microseconds=node.created_us))
+        Snapshot(node.name, node.ts, EPOCH_START + timedelta(microseconds=node.created_us))
         for node in nodes
     ]
     return sorted(found, key=lambda one: (one.ts, one.created, one.name))

@@ -88,7 +88,7 @@ class Service:
         self._last_session = epoch << 32
         self._numbers = count((epoch << 32) + 1)
         """Sessions and catalog transactions of different epochs are never taken for each other."""
-        self._stopping = False
+        self._stopping = self._stopped = False
         remove_endpoint(root)  # of an owner that was killed
         self._listener, path = listen(CONNECTIONS_MAX)
         self._listener.settimeout(MEND_S)
@@ -114,9 +114,9 @@ class Service:
         """Answer every request that has arrived whole, and no other. The lock is still held.
 
         Shutting down the way in makes the next send of the other side fail, so whoever sent a
-        request knows whether it will be answered.
+        request knows whether it will be answered. One that Ctrl-C broke off is gone through again.
         """
-        if self._stopping:
+        if self._stopped:
             return
         self._stopping = True
         remove_endpoint(self._root, self._endpoint)
@@ -134,6 +134,7 @@ class Service:
         for _, thread in busy:
             if thread is not threading.current_thread():
                 thread.join(wait_s)
+        self._stopped = True
 
     def _hang_up(self, pushing: list[tuple[Channel, threading.Thread]]) -> None:
         """Subscribers that do not even take the news that it is over are not waited for."""
@@ -145,7 +146,7 @@ class Service:
 
     def abandon(self) -> None:
         """In a forked child: the parent goes on listening."""
-        self._stopping = True
+        self._stopping = self._stopped = True
         self._listener.close()
         for channel in list(self._channels):
             channel.close()

@@ -31,7 +31,7 @@ from sqlglot import exp
 
 from halocline.errors import SchemaError
 from halocline.read.constant import NAN, NULL, Constant, Span, constant, place_constants
-from halocline.read.statement import parse_where
+from halocline.read.statement import parse_where, part_casts
 from halocline.schema import Schema
 from halocline.types import kind
 
@@ -156,6 +156,7 @@ def _parse(text: str) -> exp.Expr | None:
 def number_parameters(text: str) -> str | None:
     """The text with every `?` replaced by `$1`, `$2` and so on; None when it has both kinds."""
     try:
+        text = part_casts(text)
         tokens = sqlglot.tokenize(text, read="duckdb")
     except sqlglot.errors.SqlglotError:
         return None

@@ -123,6 +123,19 @@ def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
+def part_casts(text: str) -> str:
+    """The text with `? ::` for every `?::`, which DuckDB reads as a parameter and its cast.
+
+    The parser takes it for one sign of another dialect.
+    """
+    if "?::" not in text:
+        return text
+    tokens = sqlglot.tokenize(text, read="duckdb")
+    for token in reversed([t for t in tokens if t.token_type is sqlglot.TokenType.QDCOLON]):
+        text = f"{text[: token.start]}? {text[token.start + 1 :]}"
+    return text
+
+
 def check_params(params: Sequence[object] | None) -> list[object]:
     """Parameters as a list; a bare string or a mapping is a mistake."""
     if params is None:
@@ -245,7 +258,7 @@ def _text(text: object) -> str:
 def _parse_one(text: str, shown: str | None = None) -> exp.Expr:
     named = text if shown is None else shown
     try:
-        parsed = sqlglot.parse(text, read="duckdb")
+        parsed = sqlglot.parse(part_casts(text), read="duckdb")
     except sqlglot.errors.SqlglotError as error:
         raise UsageError(f"cannot parse {named!r}: {str(error).splitlines()[0]}") from None
     except RecursionError:

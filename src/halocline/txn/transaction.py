@@ -195,8 +195,12 @@ class Transaction(Work):
     def get_many(self, table: str, keys: Sequence[Any]) -> pa.Table:
         """The rows of these keys, in their order; absent keys are left out."""
         changes = self._open_keyed(table)
-        if isinstance(keys, (str, bytes, Mapping)) or not isinstance(keys, Iterable):
-            raise UsageError("get_many takes a list of keys")
+        if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+            keys = keys.to_pylist()
+        # A frame would be read as the names of its columns.
+        wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
+        if wrong or not isinstance(keys, Iterable):
+            raise UsageError("get_many takes a list of keys, or an Arrow array of them")
         plain = [changes.schema.key(key) for key in keys]
         if self.reads is not None:
             self._reads_of(changes).keys.update(plain)

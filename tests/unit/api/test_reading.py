@@ -248,3 +248,15 @@ def test_the_handle_of_a_table_says_what_it_is(db: Any) -> None:
     with db.begin() as txn:
         txn.insert("orders", {"id": 1, "note": "x"})
     assert (table.count(), db.table("ORDERS").count()) == (1, 1)
+
+
+def test_keys_may_be_a_column_of_an_earlier_answer(db: Any) -> None:
+    db.create_table("one", {"id": int, "v": int}, primary_key="id")
+    db.run(lambda txn: txn.insert("one", [{"id": n, "v": n} for n in range(9)]))
+    with db.begin() as txn:
+        some = txn.scan("one", where="id > 5", order=["id"])
+        assert txn.get_many("one", some["id"]).equals(some)
+        assert txn.get_many("one", some["id"].combine_chunks()).equals(some)
+        for frame in (some, some.to_batches()[0], some.to_pandas()):
+            with pytest.raises(hc.UsageError, match="a list of keys, or an Arrow array"):
+                txn.get_many("one", frame)

@@ -301,3 +301,17 @@ def test_a_snapshot_keeps_its_tables_when_they_are_dropped_and_made_again(own_db
 @pytest.mark.parametrize("tail", [";", " ; ", "; -- done", ";;", "\n-- done\n", "/* done */ ;"])
 def test_a_statement_may_end_in_semicolons_and_comments(db: Any, tail: str) -> None:
     assert db.sql(f"select 1 as a{tail}").to_pylist() == [{"a": 1}]
+
+
+def test_a_parameter_may_be_cast_with_colons(own_db: Any) -> None:
+    with own_db.begin() as txn:
+        for n in (1, 2, 3):
+            txn.insert("orders", order(100 + n, at=dt.datetime(2026, 1, n, tzinfo=UTC)))
+    own_db.flush("orders")
+    params = ["2026-01-02 00:00:00+00", "101"]
+    where = "at >= ?::timestamptz and id > ?::bigint"
+    found = own_db.sql(f"select id from orders where {where} order by id", params=params)
+    assert found.column("id").to_pylist() == [102, 103]
+    with own_db.begin() as txn:
+        found = txn.scan("orders", columns=["id"], where=where, params=params, order=["id"])
+    assert found.column("id").to_pylist() == [102, 103]

@@ -300,3 +300,13 @@ def _short_lived() -> int:
     gc.collect()
     states = [each for each in gc.get_objects() if isinstance(each, TableState)]
     return sum(state.entry.name.startswith("short") for state in states)
+
+
+def test_a_timestamp_may_come_out_of_a_frame() -> None:
+    world = World()
+    first = world.commit({1: 1})
+    world.commit({1: 2})
+    stamps = world.db.changes("t", since=0).to_pandas()["_commit_ts"]
+    with world.db.begin(at=stamps.min()) as past:
+        assert (past.snapshot, past.get("t", 1)) == (first, {"id": 1, "v": 1})
+    world.db.close()

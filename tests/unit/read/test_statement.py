@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halocline.errors import SchemaError, UsageError
+from halocline.read.predicate import number_parameters
 from halocline.read.statement import (
     check_params,
     parse_condition,
@@ -163,3 +164,12 @@ def test_a_condition_knows_its_columns() -> None:
         parse_condition("source.nope = 1", SIDES)
     with pytest.raises(UsageError):
         parse_condition(5, SIDES)  # type: ignore[arg-type]
+
+
+def test_a_parameter_may_be_cast_with_colons() -> None:
+    assert parse_query("select ?::date, '?::', \"a?::\" from t").tables == ("t",)
+    assert "?::" in parse_query("select '?::' from t where x = ?::int").quoted
+    assert parse_where("at > ?::timestamptz", SCHEMA, "t") == '("at" > CAST(? AS TIMESTAMPTZ))'
+    assert number_parameters("a = ?::int and b = '?::' and c = ?") == (
+        "a = $1  ::int and b = '?::' and c = $2 "
+    )
