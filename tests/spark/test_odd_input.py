@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -190,3 +192,62 @@ def test_files_that_are_gone(spark: Any, db: hc.Database, tmp_path: Path) -> Non
         hs.load(rows, db, "words")
     assert "parquet" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_tables_without_rows_whatever_their_types(spark: Any, db: hc.Database) -> None:
+    columns = {"id": int, "tags": pa.list_(pa.string()), "pair": pa.struct([("a", pa.int64())])}
+    db.create_table("nested", columns, primary_key="id")
+    text = "select * from nested where id > 9"
+    try:
+        with hs.attach(spark, db, prefix="odd_"):
+            assert spark.sql("select tags, pair.a from odd_nested").collect() == []
+        assert db.sql(text, engine="spark").equals(db.sql(text))
+        with db.begin() as txn:
+            txn.insert("nested", [{"id": 1, "tags": ["x"], "pair": {"a": 1}}])
+        db.flush("nested")
+        # Zonemaps leave no file.
+        assert hs.table(spark, db, "nested", where="id > 9").collect() == []
+        assert db.sql(text, engine="spark").equals(db.sql(text))
+    finally:
+        hs.release(spark, db)
+
+
+def test_early_days_are_not_shifted(spark: Any, db: hc.Database) -> None:
+    """Sessions that read files of old Sparks may be set to; these files are none."""
+    columns = {"id": int, "day": "date", "at": "timestamp", "zoned": "timestamptz"}
+    db.create_table("early", columns, primary_key="id")
+    moment = datetime(1066, 10, 14)
+    given = {"day": moment.date(), "at": moment, "zoned": moment.replace(tzinfo=UTC)}
+    with db.begin() as txn:
+        txn.insert("early", {"id": 1, **given})
+    db.flush("early")
+    setting = "spark.sql.parquet.datetimeRebaseModeInRead"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "LEGACY")
+    try:
+        found = hs.table(spark, db, "early").toArrow().to_pylist()
+        assert found == db.sql("select * from early").to_pylist()
+        assert db.sql("select * from early", engine="spark").to_pylist() == found
+    finally:
+        spark.conf.set(setting, before)
+        hs.release(spark, db)
+
+
+def test_what_cannot_be_meant_is_a_usage_error(spark: Any, db: hc.Database) -> None:
+    with pytest.raises(UsageError, match="not a boolean"):
+        hs.table(spark, db, "words", where="n + 1")
+    endless = spark.readStream.format("rate").load().selectExpr("'x' as word", "value as n")
+    with pytest.raises(UsageError, match="foreach_batch"):
+        hs.load(endless, db, "words")
+    with pytest.raises(UsageError, match=r"halocline\.open"):
+        hs.load(spark.range(1), db.path, "words")
+    for nothing in (None, db):
+        with pytest.raises(UsageError, match="SparkSession"):
+            hs.release(nothing)
+
+
+def test_a_session_under_another_object_releases_its_pins(spark: Any, db: hc.Database) -> None:
+    hs.table(spark, db, "words")
+    other = type(spark)(spark.sparkContext, spark._jsparkSession)
+    assert hs.release(other, db) == 1
+    assert hs.release(spark, db) == 0

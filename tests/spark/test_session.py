@@ -74,6 +74,13 @@ def test_settings_can_be_written_with_underscores(spark: Any) -> None:
     session(**{"spark.sql.shuffle.partitions": before})
 
 
+def test_a_setting_that_is_refused_says_why(spark: Any) -> None:
+    with pytest.raises(UsageError, match="cannot be 'many'"):
+        session(spark_sql_shuffle_partitions="many")
+    with pytest.raises(UsageError, match="before Spark starts"):
+        session(spark_driver_memory="2g")
+
+
 def test_what_reading_depends_on_is_set_on_any_session(spark: Any) -> None:
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "32")
     prepare(spark)

@@ -58,6 +58,7 @@ class Views:
 
     def refresh(self, at: Any = None) -> int:
         """Show the newest snapshot, or another one, in all views; returns its timestamp."""
+        prepare(self._session)
         pin = Pin(self._session, self._owner, at, handle=True)
         try:
             with self._owner.begin(at=pin.ts) as txn:
@@ -88,6 +89,4 @@ class Views:
 
 def attach(session: SparkSession, db: Any, at: Any = None, prefix: str = "") -> Views:
     """Register every table as a temporary view `prefix + name`, at one common snapshot."""
-    owner = check_owner(db)
-    prepare(session)
-    return Views(session, owner, at, prefix)
+    return Views(session, check_owner(db), at, prefix)

@@ -1,7 +1,8 @@
 """Files: Spark's Parquet reader, told to read exactly what it is given.
 
 No listing, no globbing, nothing skipped because it is missing or damaged, and page checksums are
-compared (which costs nothing that could be measured).
+compared (which costs nothing that could be measured). Days before 1582 are those that were written:
+a session that reads files of old Sparks may be set to shift them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _OPTIONS: Final = {
     "mergeSchema": "false",
     "recursiveFileLookup": "false",
     "parquet.page.verify-checksum.enabled": "true",
+    "datetimeRebaseMode": "CORRECTED",
 }
 
 

@@ -108,6 +108,11 @@ def check_input(df: object, db: object) -> Owner:
     owner = check_writer(db)
     if not isinstance(df, DataFrame):
         raise UsageError(f"expected a Spark DataFrame, not {type(df).__name__}")
+    if df.isStreaming:
+        raise UsageError(
+            "a streaming DataFrame never ends: write it with writeStream.foreachBatch and "
+            "halocline.spark.foreach_batch(db, table)"
+        )
     prepare(df.sparkSession)
     return owner
 

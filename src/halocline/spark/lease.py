@@ -47,6 +47,10 @@ class LeasedFiles:
     def frame(self, session: SparkSession, rows: pa.Table, *, max_rows: int) -> DataFrame:
         """The rows as a DataFrame."""
         schema = spark_schema(rows.schema)
+        if not rows.num_rows:
+            # PySpark fails on a list or struct column that has no chunk at all: here it has one.
+            empty = [pa.array([], field.type) for field in rows.schema]
+            rows = pa.Table.from_arrays(empty, schema=rows.schema)
         if rows.num_rows <= max_rows or self._core.committer is None:
             return session.createDataFrame(rows, schema=schema)
         return read_files(session, [self._write(rows)], schema)

@@ -5,6 +5,7 @@ The room stands above the front door, so it knows a Database only by this shape.
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, Protocol
 
 from halocline.errors import UsageError
@@ -32,7 +33,8 @@ def check_owner(db: object) -> Owner:
     """UsageError for anything that is not an open database."""
     core = getattr(db, "core", None)
     if not isinstance(core, Core):
-        raise UsageError(f"expected an open database, not {type(db).__name__}")
+        hint = ": open it first, halocline.open(path)" if isinstance(db, (str, PathLike)) else ""
+        raise UsageError(f"expected an open database, not {type(db).__name__}{hint}")
     core.check_open()
     return db  # type: ignore[return-value]
 

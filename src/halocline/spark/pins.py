@@ -20,6 +20,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from halocline.config import parse_duration
+from halocline.errors import UsageError
 from halocline.rows.system import JobNode
 from halocline.spark.owner import Owner, check_owner
 from halocline.txn.jobs import give_up
@@ -95,8 +96,10 @@ class _Keeper:
     def of(self, session: SparkSession) -> list[Pin]:
         """The pins that belong to a session."""
         with self._lock:
-            pins = [pin for pin in self._pins if pin.session is session]
-        return [pin for pin in pins if pin.held and not pin.handle]
+            pins = list(self._pins)
+        # PySpark makes several objects for one session, for example when asked for the active one.
+        same = [pin for pin in pins if pin.held and not pin.handle]
+        return [pin for pin in same if pin.session is session or _equal(pin.session, session)]
 
     def _watch(self) -> None:
         while True:
@@ -113,6 +116,10 @@ class _Keeper:
                 return
 
 
+def _equal(one: SparkSession, other: SparkSession) -> bool:
+    return bool(one._jsparkSession.equals(other._jsparkSession))
+
+
 _keeper = _Keeper()
 
 
@@ -122,6 +129,8 @@ def release(session: SparkSession, db: Any = None) -> int:
     DataFrames made before may then fail with a missing file, once GC has run. What `attach` holds
     belongs to its handle and stays.
     """
+    if not isinstance(session, SparkSession):
+        raise UsageError(f"expected a SparkSession, not {type(session).__name__}")
     wanted = None if db is None else check_owner(db).core.pins
     gone = [pin for pin in _keeper.of(session) if wanted is None or pin.core.pins is wanted]
     for pin in gone:

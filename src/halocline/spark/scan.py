@@ -40,6 +40,7 @@ from halocline.spark.lease import LeasedFiles
 from halocline.spark.owner import Owner, check_owner, state_of
 from halocline.spark.pins import Pin
 from halocline.spark.session import prepare
+from halocline.spark.trouble import told
 from halocline.spark.types import spark_schema
 
 ROWS_IN_PLAN_MAX: Final = 20_000
@@ -94,7 +95,8 @@ def frame(
         return plan_frame(session, state, plan, rows, files, names)
     # The filter may be about columns that nobody wants to see; Spark reads no others.
     whole = plan_frame(session, state, plan, rows, files, schema.names)
-    return whole.where(text).selectExpr(*map(quoted, names))
+    with told(f"where={where!r}"):
+        return whole.where(text).selectExpr(*map(quoted, names))
 
 
 def plan_frame(

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from halocline.errors import UsageError
 from halocline.spark.java import check_java
 from halocline.spark.register import children_like_us, mark_streams, module_path
-from halocline.spark.trouble import told
+from halocline.spark.trouble import reason_of, told
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 MEMORY_SHARE = 0.4
@@ -149,6 +149,8 @@ def _set(found: SparkSession, name: str, value: str) -> None:
     try:
         found.conf.set(name, value)
     except Exception as error:
+        if found.conf.isModifiable(name):
+            raise UsageError(f"{name} cannot be {value!r}: {reason_of(str(error))}") from error
         raise UsageError(
             f"{name} can only be set before Spark starts: stop the running session first"
         ) from error
