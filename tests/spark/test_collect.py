@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from itertools import count
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -68,3 +69,29 @@ def test_a_write_job_ends_with_its_database(spark: Any, tmp_path: Path) -> None:
     with hc.open(tmp_path / "db") as again:
         assert again.table("t").count() == 0
         assert again.check() == []
+
+
+def test_ctrl_c_ends_a_query(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int}, primary_key="id")
+        with db.begin() as txn:
+            txn.insert("t", [{"id": number} for number in range(500)])
+        # Seconds of work and not more: Spark frees a core only when a task looks up from its loop.
+        long = "select count(*) from t a, t b, t c where a.id + b.id * c.id = -1"
+        running = spark.sparkContext.statusTracker().getActiveJobsIds
+        ended = Event()
+
+        def strike() -> None:
+            while not running() and not ended.wait(0.1):
+                pass
+            signal.raise_signal(signal.SIGINT)
+
+        striking = Thread(target=strike)
+        striking.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                db.sql(long, engine="spark")
+        finally:
+            ended.set()
+            striking.join()
+        assert db.sql("select count(*) as n from t", engine="spark").to_pylist() == [{"n": 500}]

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.util import inheritable_thread_target
 
@@ -42,52 +43,68 @@ def collect(
 
     A guest whose DataFrame cannot be computed gets a UsageError.
     """
-    context = frame.sparkSession.sparkContext
-    group = f"halocline-{next(_numbers)}"
-    job = _Job(frame, group, what, guest=guest)
+    job = _watch(_Job(frame, what, DataFrame.collect, guest=guest), go_on, progress)
+    if job.error is not None and guest:
+        raise typed(what, job.error) from job.error
+    if job.error is not None:
+        reason = reason_of(text_of(job.error)) or type(job.error).__name__
+        raise UnavailableError(f"{what}: the Spark job failed: {reason}") from job.error
+    return cast("list[Any]", job.answer)
+
+
+def collect_arrow(frame: DataFrame, what: str, *, go_on: Callable[[], None]) -> pa.Table:
+    """The rows of a guest as a table; when Spark fails, its own error."""
+    job = _watch(_Job(frame, what, DataFrame.toArrow, guest=True), go_on)
+    if job.error is not None:
+        raise job.error
+    return job.answer
+
+
+def _watch(job: _Job, go_on: Callable[[], None], progress: Progress | None = None) -> _Job:
+    context = job.frame.sparkSession.sparkContext
     job.start()
     try:
         while job.is_alive():
             job.join(LOOK_S)
             go_on()
             if progress is not None:
-                progress(*_tasks(context, group))
+                progress(*_tasks(context, job.name))
     except BaseException:
         # Again and again: what Spark has not begun yet cannot be cancelled yet.
-        cancel = context.cancelJobsWithTag if guest else context.cancelJobGroup
+        cancel = context.cancelJobsWithTag if job.guest else context.cancelJobGroup
         while job.is_alive():
-            cancel(group)
+            cancel(job.name)
             job.join(LOOK_S)
         raise
-    if job.error is not None and guest:
-        raise typed(what, job.error) from job.error
-    if job.error is not None:
-        reason = reason_of(text_of(job.error)) or type(job.error).__name__
-        raise UnavailableError(f"{what}: the Spark job failed: {reason}") from job.error
-    return job.rows
+    return job
 
 
 class _Job(Thread):
-    def __init__(self, frame: DataFrame, group: str, what: str, *, guest: bool) -> None:
-        super().__init__(name=group, daemon=True)
-        self._frame, self._group, self._what = frame, group, what
+    """Its name is its job group, or its tag."""
+
+    def __init__(
+        self, frame: DataFrame, what: str, fetch: Callable[[DataFrame], Any], *, guest: bool
+    ) -> None:
+        super().__init__(name=f"halocline-{next(_numbers)}", daemon=True)
+        self.frame, self.guest = frame, guest
+        self._what, self._fetch = what, fetch
         like_here = inheritable_thread_target(frame.sparkSession)
-        self._collect = like_here(self._as_guest) if guest else self._in_group
-        self.rows: list[Any] = []
+        self._work = like_here(self._as_guest) if guest else self._in_group
+        self.answer: Any = None
         self.error: BaseException | None = None
 
-    def _in_group(self) -> list[Any]:
+    def _in_group(self) -> Any:
         # A job group belongs to the thread, in Java as in Python.
-        self._frame.sparkSession.sparkContext.setJobGroup(self._group, self._what)
-        return self._frame.collect()
+        self.frame.sparkSession.sparkContext.setJobGroup(self.name, self._what)
+        return self._fetch(self.frame)
 
-    def _as_guest(self) -> list[Any]:
-        self._frame.sparkSession.sparkContext.addJobTag(self._group)
-        return self._frame.collect()
+    def _as_guest(self) -> Any:
+        self.frame.sparkSession.sparkContext.addJobTag(self.name)
+        return self._fetch(self.frame)
 
     def run(self) -> None:
         try:
-            self.rows = self._collect()
+            self.answer = self._work()
         except BaseException as error:  # noqa: BLE001 the caller's thread raises it
             self.error = error
 

@@ -29,6 +29,7 @@ from halocline.read.scan import memory_table, take_plan
 from halocline.read.statement import check_params, parse_query
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.spark.collect import collect_arrow
 from halocline.spark.dialect import translate
 from halocline.spark.lease import LeasedFiles
 from halocline.spark.scan import plan_frame, quoted
@@ -81,7 +82,8 @@ def run_query(
             frame.createOrReplaceTempView(quoted(name))
         result = own.sql(translated.text, args=translated.args)
         # By place: names may come twice, and DuckDB has names of its own for what has none.
-        table = result.toDF(*(f"c{place}" for place in range(len(result.columns)))).toArrow()
+        placed = result.toDF(*(f"c{place}" for place in range(len(result.columns))))
+        table = collect_arrow(placed, "a query", go_on=core.check_open)
     except (PySparkException, Py4JError) as error:
         raise _translate(error, parts) from error
     finally:
