@@ -40,7 +40,7 @@ def find_holders(
     holders = [Holder(kept, "younger than the retention time")]
     oldest = min(open_snapshots, default=NEVER)
     if oldest < NEVER:
-        holders.append(Holder(oldest, "held by an open transaction"))
+        holders.append(Holder(oldest, "held by an open transaction, stream or Spark view"))
     named = list(engine.snapshots.values())
     holders += [Holder(node.ts, f"held by snapshot {node.name!r}") for node in named]
     return holders + [Holder(pin.ts, _of_process(pin)) for pin in pins if pin.ts < NEVER]

@@ -18,9 +18,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from select import POLLIN, poll
+from time import sleep
 from typing import Final
 
 import duckdb
+
+AGAIN_S: Final = 0.02
 
 
 class Watch:
@@ -28,23 +32,39 @@ class Watch:
 
     def __init__(self) -> None:
         self.cursor: duckdb.DuckDBPyConnection | None = None
+        self.blocks = 0
         self.pid = os.getpid()
         self._ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         self.sink = theirs
         threading.Thread(target=self._run, name="halocline-ctrl-c", daemon=True).start()
 
+    def take(self) -> bytes:
+        """Signals that nobody has looked at yet."""
+        try:
+            return self._ours.recv(64, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return b""
+
     def _run(self) -> None:
-        while signals := self._ours.recv(64):
-            if signal.SIGINT in signals:
-                _interrupt(self.cursor)
+        waiting = poll()
+        waiting.register(self._ours, POLLIN)
+        while waiting.poll():
+            # Which block first, then the signals: a block begins by taking those that are older.
+            block = self.blocks
+            if signal.SIGINT in self.take():
+                # Once may be too early: DuckDB forgets it when the query really starts. When it
+                # has helped, Python raises KeyboardInterrupt, and that ends the block.
+                while block == self.blocks and _interrupt(self.cursor):
+                    sleep(AGAIN_S)
 
 
-def _interrupt(cursor: duckdb.DuckDBPyConnection | None) -> None:
-    """It may have ended meanwhile: then there is nothing to stop, and nothing is."""
+def _interrupt(cursor: duckdb.DuckDBPyConnection | None) -> bool:
+    """False when nothing runs. It may end meanwhile: then there is nothing to stop any more."""
     if cursor is not None:
         with suppress(duckdb.Error):
             cursor.interrupt()
+    return cursor is not None
 
 
 _watches: Final[list[Watch]] = []
@@ -66,6 +86,8 @@ def stoppable(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
     before = signal.set_wakeup_fd(watch.sink.fileno(), warn_on_full_buffer=False)
     try:
         if before in (-1, watch.sink.fileno()):
+            watch.take()
+            watch.blocks += 1
             watch.cursor = cursor
         else:
             signal.set_wakeup_fd(before)
