@@ -118,7 +118,9 @@ def scan_table(
     """All visible rows as one table: objects, then L0."""
     plan = take_plan(state, ts, without=without)
     tables = list(scan_objects(state.shelf, state.schema, plan, rowids=rowids))
-    return pa.concat_tables([*tables, memory_table(state.schema, plan, without, rowids=rowids)])
+    memory = memory_table(state.schema, plan, without, rowids=rowids)
+    # `_rowid` may not be null in objects, and may in memory.
+    return pa.concat_tables([*tables, memory], promote_options="default")
 
 
 def memory_table(

@@ -11,6 +11,7 @@ import pytest
 
 import halocline as hc
 from halocline import Database
+from halocline.read.scan import scan_table
 from halocline.store.faulty import FaultyFiles
 
 OPTIONS = hc.Options(
@@ -290,6 +291,34 @@ def test_the_job_of_a_transaction_that_fails_ends_and_its_files_stay_for_gc(
     assert not engine.jobs
     assert len(store.list()) == 3
     assert db.table("t").files() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restart_between_the_reservation_of_a_job_and_its_commit(seed: int) -> None:
+    """Nothing of it is seen, its RowIDs are never given to other rows, and its files go."""
+    files = FaultyFiles()
+    db = Database(files, "bulk", options=OPTIONS)
+    db.create_table("t", COLUMNS, primary_key="id")
+    with db.begin() as txn:
+        txn.insert("t", rows(range(100, 103)))
+    txn = db.begin()
+    txn.insert("t", rows(range(40)))
+    (job,) = db._core.engine.jobs.values()
+    again = Database(files.crash_image(seed), "bulk", options=OPTIONS)
+    assert not again._core.engine.jobs
+    assert ids_of(again.begin()) == [100, 101, 102]
+    with again.begin() as other:
+        other.insert("t", rows(range(40), 1))
+    state = again._core.engine.tables[job.table_id]
+    found = scan_table(state, other.commit_ts, rowids=True)
+    assert found.num_rows == 43
+    reserved = range(job.first_rowid, job.first_rowid + job.rows)
+    assert not set(found.column("_rowid").to_pylist()) & set(reserved)
+    assert again.gc().files == 3
+    assert not again.check()
+    again.close()
+    txn.rollback()
+    db.close()
 
 
 def test_objects_survive_reopening_with_their_rowids(tmp_path: Any) -> None:
