@@ -7,7 +7,7 @@ interpreter writes a byte to its wakeup descriptor at once, in the middle of any
 reads it and stops the query; when that returns, the interpreter raises KeyboardInterrupt.
 
 Only the main thread gets signals, so queries of other threads are left alone, and so is a program
-that handles SIGINT or uses the wakeup descriptor itself (an event loop may).
+that handles SIGINT in its own way or uses the wakeup descriptor itself (an event loop may).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from select import POLLIN, poll
-from time import sleep
 from typing import Final
 
 import duckdb
+
+from halocline.clock import SystemClock
 
 AGAIN_S: Final = 0.02
 
@@ -47,7 +48,7 @@ class Watch:
             return b""
 
     def _run(self) -> None:
-        waiting = poll()
+        clock, waiting = SystemClock(), poll()
         waiting.register(self._ours, POLLIN)
         while waiting.poll():
             # Which block first, then the signals: a block begins by taking those that are older.
@@ -56,7 +57,7 @@ class Watch:
                 # Once may be too early: DuckDB forgets it when the query really starts. When it
                 # has helped, Python raises KeyboardInterrupt, and that ends the block.
                 while block == self.blocks and _interrupt(self.cursor):
-                    sleep(AGAIN_S)
+                    clock.sleep(AGAIN_S)
 
 
 def _interrupt(cursor: duckdb.DuckDBPyConnection | None) -> bool:
@@ -67,16 +68,21 @@ def _interrupt(cursor: duckdb.DuckDBPyConnection | None) -> bool:
     return cursor is not None
 
 
+def _raises() -> bool:
+    """Does Ctrl-C raise KeyboardInterrupt? Python's own handler does, and that of PySpark, which
+    ends Spark's jobs first. What any other does is its own affair."""
+    handler = signal.getsignal(signal.SIGINT)
+    of_spark = str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    return handler is signal.default_int_handler or of_spark
+
+
 _watches: Final[list[Watch]] = []
 
 
 @contextmanager
 def stoppable(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Ctrl-C stops what this cursor does inside the block. 4 us."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
+    if threading.current_thread() is not threading.main_thread() or not _raises():
         yield
         return
     watch = _watches[-1] if _watches else None

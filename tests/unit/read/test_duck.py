@@ -161,40 +161,45 @@ def test_ctrl_c_stays_ctrl_c(duck: Duck, stream: bool) -> None:
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
 
 
-LONG = "select sum(hash(a.range * b.range)) from range(2000000) a, range(2000000) b"
-"""Hours of work."""
+CROSS = "from range(150000) a, range(150000) b where hash(a.range * b.range) = 1"
+"""Minutes of work."""
 
 
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """A real signal, while DuckDB is at work."""
+def of_pyspark(number: int, frame: object) -> None:
+    """As PySpark's handler: it ends the jobs of Spark, then raises."""
+    raise KeyboardInterrupt
+
+
+of_pyspark.__module__ = "pyspark.core.context"
+
+
+@pytest.fixture(params=[signal.default_int_handler, of_pyspark], ids=["python", "pyspark"])
+def ctrl_c(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A real signal, while DuckDB is at work; another test may have left a session of Spark."""
+    before = signal.signal(signal.SIGINT, request.param)
     timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     yield
     timer.join()
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_a_long_query(duck: Duck) -> None:
     with pytest.raises(KeyboardInterrupt):
-        duck.query(LONG, [], {})
+        duck.query(f"select count(*) {CROSS}", [], {})
     assert signal.set_wakeup_fd(-1) == -1
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
 
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_a_stream_in_the_middle(duck: Duck) -> None:
-    text = (
-        LONG.replace("sum(hash(a.range * b.range))", "a.range")
-        + " where hash(a.range * b.range) = 1"
-    )
     with pytest.raises(KeyboardInterrupt):
-        list(duck.stream(text, [], {}))
+        list(duck.stream(f"select a.range {CROSS}", [], {}))
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
 
 
 def test_signals_that_a_program_handles_itself_stop_nothing(duck: Duck) -> None:
-    """Nor is the descriptor of an event loop taken away from it."""
     text = "select count(*) as n from range(10000) a, range(10000) b where a.range + b.range >= 0"
     came = []
     before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
@@ -205,10 +210,15 @@ def test_signals_that_a_program_handles_itself_stop_nothing(duck: Duck) -> None:
         timer.join()
     finally:
         signal.signal(signal.SIGINT, before)
+    assert came
+
+
+def test_the_descriptor_of_an_event_loop_is_left_to_it(duck: Duck) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
         signal.set_wakeup_fd(theirs.fileno())
         duck.query("select 1 as a", [], {})
         assert signal.set_wakeup_fd(-1) == theirs.fileno()
-    assert came
+    signal.signal(signal.SIGINT, before)
