@@ -134,7 +134,8 @@ def unpack(
 def commit_row(core: Core, commit: Commit, nodes: Nodes) -> int:
     """Commit a single row without detours; 0 when the general way must decide.
 
-    What `Transaction` does for a row of this process, without one: 15 us less.
+    What `Transaction` does for a row of this process, without one: beside the wait for the disk 30
+    us of the owner instead of 39, at best.
     """
     if commit.token is not None or commit.ddl or commit.reads is not None:
         return 0

@@ -81,7 +81,7 @@ _watches: Final[list[Watch]] = []
 
 @contextmanager
 def stoppable(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Ctrl-C stops what this cursor does inside the block. 4 us."""
+    """Ctrl-C stops what this cursor does inside the block. 10 us, of a query of hundreds."""
     if threading.current_thread() is not threading.main_thread() or not _raises():
         yield
         return
