@@ -107,7 +107,7 @@ def _cut(owner: hc.Database, chance: random.Random, done: threading.Event) -> No
     service = owner._service
     assert service is not None
     while not done.wait(chance.random() * 0.02):
-        channels = list(service._channels)
+        channels = list(service._desk._seats.values())
         if channels:
             with suppress(OSError):
-                chance.choice(channels).sock.shutdown(socket.SHUT_RDWR)
+                chance.choice(channels).channel.sock.shutdown(socket.SHUT_RDWR)

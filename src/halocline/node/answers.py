@@ -29,7 +29,7 @@ from halocline.log import Follower, LogGone, path_of, transactions
 from halocline.node.limits import LARGE_BYTES, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
-from halocline.node.parcel import commit_row, unpack
+from halocline.node.parcel import log_row, unpack
 from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.session import Session
 from halocline.node.wire import (
@@ -117,10 +117,13 @@ class Answers:
 
     def answer(self, session: Session, request: Request) -> Any:
         """The value that is sent back; errors are raised."""
+        return self._methods[type(request)](self._running(), session, request)
+
+    def _running(self) -> Owner:
         owner = self._owner()
         if owner is None or owner.core.closed:
             raise UnavailableError("the owner is closing the database")
-        return self._methods[type(request)](owner, session, request)
+        return owner
 
     def end(self, session: Session) -> None:
         """The last connection of a session is gone."""
@@ -143,13 +146,13 @@ class Answers:
             return known  # sent again, because the first answer was lost
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
+        if request.single and request.token is None:
+            row_ts, owing = self.log_commit(session, request)
+            self.settle()
+            self.tidy(owing)
+            return row_ts
         try:
             nodes, size = read_record(request.record)
-            if request.single and size < LARGE_BYTES:
-                if row_ts := commit_row(core, request, nodes):
-                    if self._sync:
-                        core.writing.sync()
-                    return row_ts
             room = self._room.take(size) if size >= LARGE_BYTES else _NO_ROOM
             with room, Transaction(core, request.snapshot) as txn:
                 if request.token is not None:
@@ -168,6 +171,37 @@ class Answers:
         if not jobs:
             return commit_ts
         return Committed(commit_ts, {id: job.counts() for id, job in jobs.items()})
+
+    def log_commit(self, session: Session, request: Commit) -> tuple[int, list[TableState]]:
+        """Fold and log a short commit: rows, and no token. Durable after `settle`, then `tidy`."""
+        owner = self._running()
+        core, tables = owner.core, owner.core.engine.tables
+        nodes, _ = read_record(request.record)
+        if request.single and request.reads is None:
+            row_ts, state = log_row(core, request, nodes)
+            if row_ts:
+                return row_ts, [state] if state.owes else []
+        with Transaction(core, request.snapshot) as txn:
+            txn.waits = False
+            changed = unpack(core, session, request, nodes, txn)
+            core.check_writable(request.snapshot, changed)
+            commit_ts = txn.commit()
+        states = [tables[id] for id in changed if id in tables]
+        return commit_ts or 0, [state for state in states if state.owes]
+
+    def settle(self) -> None:
+        """Wait until all that was logged is durable and visible."""
+        writing = self._running().core.writing
+        if self._sync:
+            writing.sync()
+        else:
+            writing.wait()
+
+    def tidy(self, states: list[TableState]) -> None:
+        """Freeze and merge what commits left behind; may wait for the mover."""
+        writing = self._running().core.writing
+        for state in states:
+            writing.tidy(state)
 
     def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
         return self._find(owner, request.token)

@@ -16,6 +16,9 @@ from zlib import crc32
 from halocline.node.wire import HEAD, frame
 
 PIECE_BYTES: Final = 1 << 18
+FIRST_BYTES: Final = 1 << 14
+"""Room for the beginning of a frame, mostly all of it. 256 KiB come from the system each time."""
+_AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 _LOOK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
@@ -36,29 +39,54 @@ class Channel:
         """All of it, or OSError."""
         self.sock.sendall(frame(message))
 
+    def try_send(self, message: object) -> bytes:
+        """As much of it as goes at once; returns the rest, mostly nothing."""
+        data = frame(message)
+        try:
+            sent = self.sock.send(data, _AT_ONCE)
+        except BlockingIOError:
+            sent = 0
+        return data[sent:]
+
     def receive(self, bytes_max: int) -> bytes | None:
         """The body of the next frame; None when the other side has closed between two frames.
 
         BlockingIOError when nothing came in time; it may then be called again.
         """
-        if not self._have and not self._more():
+        while (size := self.due) < 0 or self._have < size:
+            if size > HEAD.size + bytes_max:
+                raise BrokenChannelError(f"a frame of {size} bytes is longer than {bytes_max}")
+            if not self._more(0):
+                self._check_end()
+                return None
+        return self._cut(size, bytes_max)
+
+    def take(self, bytes_max: int) -> bytes | None:
+        """`receive` for those who cannot wait: BlockingIOError until the frame is whole, and for
+        one that is longer than `bytes_max`; `due` tells."""
+        if not self._have and not self._more(_AT_ONCE):
             return None
-        while self._have < HEAD.size:
-            self._rest()
-        if len(self._pieces) > 1:
+        while (size := self.due) < 0 or self._have < size <= HEAD.size + bytes_max:
+            if not self._more(_AT_ONCE):
+                self._check_end()
+                return None
+        if size > HEAD.size + bytes_max:
+            raise BlockingIOError("a long frame")
+        return self._cut(size, bytes_max)
+
+    @property
+    def has_more(self) -> bool:
+        """Has something come behind the frame that was taken last?"""
+        return self._have > 0
+
+    @property
+    def due(self) -> int:
+        """Bytes of the frame that has begun, its head included; -1 when that is not known yet."""
+        if self._have < HEAD.size:
+            return -1
+        if len(self._pieces) > 1 and len(self._pieces[0]) < HEAD.size:
             self._pieces = [b"".join(self._pieces)]
-        size, crc = HEAD.unpack_from(self._pieces[0])
-        if size > bytes_max:
-            raise BrokenChannelError(f"a frame of {size} bytes is longer than {bytes_max}")
-        end = HEAD.size + size
-        while self._have < end:
-            self._rest()
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        body, left = data[HEAD.size : end], data[end:]
-        self._pieces, self._have = [left] if left else [], len(left)
-        if crc32(body) != crc:
-            raise BrokenChannelError("a frame was damaged on its way")
-        return body
+        return HEAD.size + int(HEAD.unpack_from(self._pieces[0])[0])
 
     def is_open(self) -> bool:
         """Nobody has closed the other end; for a channel on which no reply is due. 1 us."""
@@ -79,19 +107,35 @@ class Channel:
         for option, seconds in ((socket.SO_RCVTIMEO, receive_s), (socket.SO_SNDTIMEO, send_s)):
             self.sock.setsockopt(socket.SOL_SOCKET, option, pack("ll", seconds, 0))
 
+    def shut(self) -> None:
+        """Take nothing more, and wake whoever waits for something."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RD)
+
     def close(self) -> None:
         """Let go. In a forked child too: the parent's connection stays."""
         with suppress(OSError):
             self.sock.close()
 
-    def _more(self) -> bool:
+    def _cut(self, size: int, bytes_max: int) -> bytes:
+        """The body of a frame that is whole."""
+        if size > HEAD.size + bytes_max:
+            raise BrokenChannelError(f"a frame of {size} bytes is longer than {bytes_max}")
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        body, left = data[HEAD.size : size], data[size:]
+        self._pieces, self._have = [left] if left else [], len(left)
+        if crc32(body) != HEAD.unpack_from(data)[1]:
+            raise BrokenChannelError("a frame was damaged on its way")
+        return body
+
+    def _more(self, flags: int) -> bool:
         """Take what is there; False at the end."""
-        data = self.sock.recv(PIECE_BYTES)
+        data = self.sock.recv(PIECE_BYTES if self._have else FIRST_BYTES, flags)
         if data:
             self._pieces.append(data)
             self._have += len(data)
         return bool(data)
 
-    def _rest(self) -> None:
-        if not self._more():
+    def _check_end(self) -> None:
+        if self._have:
             raise BrokenChannelError("the connection ended inside a frame")

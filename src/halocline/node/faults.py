@@ -9,19 +9,21 @@ ours is a bug of the owner: it is told as UnavailableError, and the commit may h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from halocline import errors
-from halocline.errors import ConflictError, HaloclineError, UnavailableError
+from halocline.errors import ConflictError, HaloclineError, UnavailableError, UsageError
 from halocline.node.wire import Command, CreateTable, DropTable, Failed, Request
 from halocline.schema import Schema
 
 SchemaOf = Callable[[str], Schema | None]
 """The schema of a table by name, as far as one knows it."""
 
+_logger = logging.getLogger("halocline")
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "ConflictError": ("reason", "table", "winner_ts"),
     "DuplicateKeyError": ("table", "total", "inside_input"),
@@ -46,6 +48,16 @@ def to_wire(error: Exception, schema_of: SchemaOf) -> Failed:
         fields = {name: _plain(value) for name, value in fields.items()}
     keys = getattr(error, "keys", None) or [getattr(error, "key", None)]
     return Failed(kind, fields | {"text": str(error)}, _encode(keys, fields, schema_of))
+
+
+def fault_of(error: Exception, schema_of: SchemaOf) -> Failed:
+    """Whatever went wrong while a request was read or answered; a bug of ours is logged."""
+    if isinstance(error, HaloclineError):
+        return to_wire(error, schema_of)
+    if isinstance(error, (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)):
+        return to_wire(UsageError(f"the request makes no sense: {error}"), schema_of)
+    _logger.error("a request of another process failed", exc_info=error)
+    return to_wire(error, schema_of)
 
 
 def from_wire(failed: Failed, schema_of: SchemaOf) -> HaloclineError:

@@ -121,7 +121,7 @@ class Remote(Committer):
                 blind.decided = counts
         return answer.commit_ts
 
-    def commit_single(self, snapshot: int, single: Single) -> int:
+    def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
         """The same for a transaction of one row."""
         state, _, row, target, changed = single
         if target:

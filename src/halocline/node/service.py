@@ -1,13 +1,13 @@
 """Service: the owner's door for other processes of its machine.
 
-    listener --accept--> one thread per connection: Hello, then request, answer, request, answer ...
+    listener --accept--> Desk: Hello, then request, answer, request, answer ...
 
-Threads block; an idle one costs nothing, and a commit waits for the disk in its own, beside those
-of the program itself: all of them share one sync. The database is known by a weak reference, so
-that a program which forgets it without closing is not kept from doing so.
+Two threads that block: one accepts, one answers (desk.py); an idle owner costs nothing. The
+database is known by a weak reference, so that a program which forgets it without closing is not
+kept from doing so.
 
-A subscription keeps its connection: its thread sends what is committed until the other side hangs
-up, or takes nothing for PUSH_S.
+A subscription keeps its connection: a thread sends what is committed until the other side hangs up,
+or takes nothing for PUSH_S.
 
 Stopping lets every request that was read to its end be answered. After a fork the child closes its
 copies of the sockets; the threads stayed with the parent.
@@ -16,7 +16,6 @@ copies of the sockets; the threads stayed with the parent.
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import socket
 import threading
@@ -27,10 +26,10 @@ from typing import Final
 
 import msgspec
 
-from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
+from halocline.node.desk import REPLY_S, Desk
 from halocline.node.endpoint import (
     Endpoint,
     listen,
@@ -40,30 +39,19 @@ from halocline.node.endpoint import (
     write_endpoint,
 )
 from halocline.node.faults import to_wire
-from halocline.node.limits import read_request
 from halocline.node.owner import Owner
-from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.wire import (
-    FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
     VERSION,
-    Done,
-    Failed,
     Hello,
-    Subscribe,
     Welcome,
     decode_hello,
-    encode,
 )
 
 CONNECTIONS_MAX: Final = 256
 HELLO_S: Final = 5
 """How long a new connection may take to say who it is."""
-REPLY_S: Final = 60
-"""How long a caller may take to read its answer."""
-PUSH_S: Final = 30
-"""How long a subscriber may take nothing of what it is sent."""
 STOP_S: Final = 600.0
 STOP_PUSH_S: Final = 1.0
 """How long a subscriber may take to hear that it is over."""
@@ -71,7 +59,6 @@ MEND_S: Final = 2.0
 """How often the endpoint file is looked at."""
 FORGOTTEN_S: Final = 2.0
 """How long a request may take whose database was forgotten, or whose process is ending."""
-_logger = logging.getLogger("halocline")
 
 
 class Service:
@@ -82,8 +69,7 @@ class Service:
         self.answers = answers
         self._root = root
         self._lock = threading.Lock()
-        self._channels: dict[Channel, threading.Thread] = {}
-        self._pushing: set[Channel] = set()
+        self._desk = Desk(answers, self._greet, self._leave)
         self._sessions: dict[int, Session] = {}
         self._last_session = epoch << 32
         self._numbers = count((epoch << 32) + 1)
@@ -124,35 +110,19 @@ class Service:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.answers.hub.stop()
-        with self._lock:
-            busy = list(self._channels.items())
-            pushing = set(self._pushing)
-        for channel, _ in busy:
-            with suppress(OSError):
-                channel.sock.shutdown(socket.SHUT_RD)
-        self._hang_up([(channel, thread) for channel, thread in busy if channel in pushing])
-        for _, thread in busy:
-            if thread is not threading.current_thread():
-                thread.join(wait_s)
+        self._desk.close(STOP_PUSH_S, wait_s)
         self._stopped = True
-
-    def _hang_up(self, pushing: list[tuple[Channel, threading.Thread]]) -> None:
-        """Subscribers that do not even take the news that it is over are not waited for."""
-        until = SystemClock().monotonic() + STOP_PUSH_S
-        for channel, thread in pushing:
-            thread.join(max(0.0, until - SystemClock().monotonic()))
-            with suppress(OSError):
-                channel.sock.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
         """In a forked child: the parent goes on listening."""
         self._stopping = self._stopped = True
         self._listener.close()
-        for channel in list(self._channels):
-            channel.close()
+        self._desk.abandon()
 
     def mend(self) -> None:
-        """Somebody has damaged or deleted the endpoint file: write it again."""
+        """Hang up on silent callers. If somebody has damaged or deleted the endpoint file, write it
+        again."""
+        self._desk.expire(HELLO_S)
         if self._stopping or read_endpoint(self._root) is not None:
             return
         with suppress(OSError):
@@ -168,48 +138,22 @@ class Service:
     # One connection.
 
     def admit(self, sock: socket.socket) -> None:
-        """Give a connection its thread."""
+        """Give a connection a seat at the desk."""
         channel = Channel(sock)
-        thread = threading.Thread(
-            target=self._serve, args=(channel,), name="halocline-connection", daemon=True
-        )
-        with self._lock:
-            full = len(self._channels) >= CONNECTIONS_MAX
-            if not (full or self._stopping):
-                self._channels[channel] = thread
-        if full or self._stopping:
+        if self._stopping or len(self._desk) >= CONNECTIONS_MAX:
             text = f"the owner serves {CONNECTIONS_MAX} connections already: try later"
-            _refuse(channel, UnavailableError(text if full else "the owner is closing"))
-            return
-        thread.start()
-
-    def _serve(self, channel: Channel) -> None:
-        session: Session | None = None
-        try:
-            channel.limit(HELLO_S, REPLY_S)
-            session = self._greet(channel)
-            while session is not None:  # a listener that stops has shut the way in: see `stop`
-                body = channel.receive(FRAME_BYTES_MAX)
-                if body is None:
-                    break
-                reply = self._reply(session, body)
-                if isinstance(reply, Feed):
-                    self._push(channel, reply)
-                else:
-                    channel.send(reply)
-        except OSError:
-            pass  # they are gone, or do not speak our language
-        finally:
-            with self._lock:
-                self._channels.pop(channel, None)
+            _refuse(channel, UnavailableError("the owner is closing" if self._stopping else text))
             channel.close()
-            if session is not None:
-                self._leave(session)
+            self._desk.expire(HELLO_S)
+            return
+        channel.limit(0, REPLY_S)
+        self._desk.admit(channel)
+        if self._stopping:  # it may have been closed just before
+            channel.shut()
 
-    def _greet(self, channel: Channel) -> Session | None:
+    def _greet(self, channel: Channel, body: bytes) -> Session | None:
         """Check who is there; None after a refusal."""
-        body = channel.receive(HELLO_BYTES_MAX)
-        if body is None:
+        if len(body) > HELLO_BYTES_MAX:
             return None
         try:
             hello: Hello = decode_hello(body)
@@ -227,39 +171,8 @@ class Service:
             return None
         with self._lock:
             session = self._open_session(hello.session)
-        channel.limit(0, REPLY_S)
         channel.send(Welcome(session.number, self._endpoint.epoch, os.getpid()))
         return session
-
-    def _push(self, channel: Channel, feed: Feed) -> None:
-        """Send what is committed, until somebody hangs up or it cannot go on."""
-        with self._lock:
-            self._pushing.add(channel)
-        try:
-            channel.limit(0, PUSH_S)
-            for pushed in feed:
-                channel.send(Done(msgspec.Raw(encode(pushed))))
-        except HaloclineError as error:
-            channel.send(to_wire(error, self.answers.schema_of))
-        finally:
-            feed.close()
-            with self._lock:
-                self._pushing.discard(channel)
-        channel.limit(0, REPLY_S)
-
-    def _reply(self, session: Session, body: bytes) -> Done | Failed | Feed:
-        try:
-            request = read_request(body)
-            if isinstance(request, Subscribe):
-                return self.answers.hub.open(request)
-            return Done(msgspec.Raw(encode(self.answers.answer(session, request))))
-        except HaloclineError as error:
-            return to_wire(error, self.answers.schema_of)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return to_wire(UsageError(f"the request makes no sense: {error}"), _nothing)
-        except Exception as error:  # a bug of ours must not take the owner down
-            _logger.exception("a request of another process failed")
-            return to_wire(error, _nothing)
 
     # Sessions. The first two with the lock held.
 
@@ -290,7 +203,6 @@ def _nothing(table: str) -> None:
 def _refuse(channel: Channel, error: HaloclineError) -> None:
     with suppress(OSError):
         channel.send(to_wire(error, _nothing))
-    channel.close()
 
 
 def _accept(ref: weakref.ref[Service], listener: socket.socket) -> None:

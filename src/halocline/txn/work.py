@@ -43,6 +43,8 @@ class Work:
     already_committed = False
     """True when the token was known at begin: writes then do nothing."""
     read_only = False
+    waits = True
+    """Does a commit wait for the disk, and tidy up? Otherwise its caller does (node/desk.py)."""
     changes: dict[int, TableChanges] = {}  # noqa: RUF012 (replaced, never changed, see _open_table)
     created: dict[int, TableState] = {}  # noqa: RUF012
     dropped: frozenset[int] = frozenset()
@@ -100,9 +102,10 @@ class Work:
             # Of a table whose changes have cancelled out, nothing was committed.
             self._give_up(self.changes.values())
         self._finish("committed")
-        for state in states:
-            if state.owes and self._core.committer is not None:
-                self._core.committer.tidy(state)
+        if self.waits:
+            for state in states:
+                if state.owes and self._core.committer is not None:
+                    self._core.committer.tidy(state)
         return self.commit_ts
 
     def rollback(self) -> None:

@@ -1,0 +1,380 @@
+"""Desk: one thread for the short requests of all connections, those of one moment together.
+
+    poll --> frames that are whole --short commits--> fold and log each --> one sync --> all replies
+                  |         '--other short ones--> reply
+                  '--long ones--> a thread each, and back to the desk with the connection
+
+A commit of another process takes some 25 us of the owner, and then waits for the disk. With a
+thread for every connection each of eight writers cost it 125: threads wake, queue for the
+interpreter and for the log, and wake each other. Here they come to 45 (8 writers, two cores), and
+share a sync without parking.
+
+Nothing that may take long runs at the desk, as everybody would wait: jobs, maintenance, large
+requests, subscriptions, and tidying up behind a commit, which is where a full memory slows writers
+down.
+
+Invariants
+- The thread of the desk alone polls and registers; whoever comes, or comes back, rings.
+- One connection carries one request at a time: a seat is at the desk or aside, never both.
+- A request that was read to its end is answered, also while the desk is being closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from halocline.clock import SystemClock
+from halocline.errors import HaloclineError
+from halocline.node.answers import Answers
+from halocline.node.channel import BrokenChannelError, Channel
+from halocline.node.faults import fault_of, to_wire
+from halocline.node.limits import read_request
+from halocline.node.push import Feed
+from halocline.node.session import Session
+from halocline.node.wire import (
+    FRAME_BYTES_MAX,
+    BeginDdl,
+    Commit,
+    CreateTable,
+    Done,
+    DropTable,
+    EndDdl,
+    Failed,
+    FindTable,
+    ListTables,
+    Ping,
+    Reply,
+    Request,
+    Subscribe,
+    encode,
+)
+from halocline.rows.state import TableState
+
+SHORT_BYTES: Final = 1 << 14
+"""Longer requests are received aside."""
+PUSH_S: Final = 30
+"""How long a subscriber may take nothing of what it is sent."""
+REPLY_S: Final = 60
+"""How long a caller may take to read its answer."""
+_logger = logging.getLogger("halocline")
+_SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, EndDdl)
+
+
+class Seat:
+    """A connection, and who sits there once that is known."""
+
+    __slots__ = ("channel", "number", "session", "since")
+
+    def __init__(self, channel: Channel, since: float) -> None:
+        self.channel = channel
+        self.number = channel.sock.fileno()
+        self.session: Session | None = None
+        self.since = since
+
+
+Logged = tuple[Seat, int, list[TableState]]
+"""A commit that is on its way to the disk, and the tables to tidy up behind it."""
+Greet = Callable[[Channel, bytes], Session | None]
+"""Checks a Hello and answers it; None after a refusal."""
+
+
+class Desk:
+    """Serves connections until it is closed. `admit` and `close` may be called from any thread."""
+
+    def __init__(self, answers: Answers, greet: Greet, leave: Callable[[Session], None]) -> None:
+        self._answers = answers
+        self._greet = greet
+        self._leave = leave
+        self._lock = threading.Lock()
+        self._seats: dict[int, Seat] = {}
+        """All there are, at the desk and aside, by file number."""
+        self._coming: deque[Seat] = deque()
+        self._aside: dict[Seat, threading.Thread] = {}
+        self._pushing: set[Seat] = set()
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._ear, select.POLLIN)
+        self._thread: threading.Thread | None = None
+        self.closing = False
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    # From any thread.
+
+    def admit(self, channel: Channel) -> None:
+        """A connection that has just come."""
+        seat = Seat(channel, SystemClock().monotonic())
+        with self._lock:
+            self._seats[seat.number] = seat
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="halocline-desk", daemon=True
+                )
+                self._thread.start()
+        self._return(seat)
+
+    def expire(self, hello_s: float) -> None:
+        """Hang up on those who have not said who they are for so long."""
+        late = SystemClock().monotonic() - hello_s
+        with self._lock:
+            seats = [one for one in self._seats.values() if one.session is None]
+        for seat in seats:
+            if seat.since < late:
+                with suppress(OSError):
+                    seat.channel.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self, push_s: float, wait_s: float) -> None:
+        """Answer what has arrived whole, and nothing else; subscribers get `push_s` to hear of it.
+
+        Shutting down the way in makes the next send of the other side fail, so whoever sent a
+        request knows whether it will be answered. May be broken off and begun again.
+        """
+        self.closing = True
+        with self._lock:
+            seats = list(self._seats.values())
+            aside = dict(self._aside)
+        for seat in seats:
+            with suppress(OSError):
+                seat.channel.sock.shutdown(socket.SHUT_RD)
+        until = SystemClock().monotonic() + push_s
+        for seat in list(self._pushing):
+            thread = aside.get(seat)
+            if thread is not None:
+                thread.join(max(0.0, until - SystemClock().monotonic()))
+            with suppress(OSError):
+                seat.channel.sock.shutdown(socket.SHUT_RDWR)
+        self._ring()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(wait_s)  # it goes when the last seat is empty
+
+    def abandon(self) -> None:
+        """In a forked child: the connections stay the parent's."""
+        self.closing = True
+        for seat in list(self._seats.values()):
+            seat.channel.close()
+        self._ear.close()
+        self._bell.close()
+
+    def _return(self, seat: Seat) -> None:
+        self._coming.append(seat)
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # full: it has been rung already; closed: nobody is there
+            self._bell.send(b"!")
+
+    # At the desk.
+
+    def _run(self) -> None:
+        try:
+            while not self.closing or self._seats:
+                ready = [number for number, _ in self._poll.poll()]
+                while ready:
+                    ready = self._turn(ready)
+        finally:
+            self._ear.close()
+            self._bell.close()
+
+    def _turn(self, ready: list[int]) -> list[int]:
+        """Everybody who has said something; returns those who have said more than one thing."""
+        logged: list[Logged] = []
+        again: list[int] = []
+        for number in ready:
+            seat = self._seats.get(number)
+            if seat is None:
+                again += self._welcome()
+                continue
+            try:
+                self._hear(seat, logged)
+            except Exception as error:
+                if not isinstance(error, OSError):
+                    _logger.error("a connection of another process failed", exc_info=error)
+                self._dismiss(seat)
+                continue
+            if seat.channel.has_more and seat not in self._aside:
+                again.append(number)
+        if logged:
+            self._settle(logged)
+        return again
+
+    def _welcome(self) -> list[int]:
+        """Those who have come, or come back; which of them have said something already."""
+        with suppress(BlockingIOError):
+            self._ear.recv(1 << 12)
+        again = []
+        while self._coming:
+            seat = self._coming.popleft()
+            if self._seats.get(seat.number) is seat:
+                self._poll.register(seat.number, select.POLLIN)
+                if seat.channel.has_more:
+                    again.append(seat.number)
+        return again
+
+    def _hear(self, seat: Seat, logged: list[Logged]) -> None:
+        """Take what has come. OSError: they are gone, or do not speak our language."""
+        channel, session = seat.channel, seat.session
+        try:
+            body = channel.take(SHORT_BYTES)
+        except BlockingIOError:
+            if channel.due > SHORT_BYTES:
+                if session is None:
+                    raise BrokenChannelError("a greeting is short") from None
+                self._put_aside(seat, self._receive)
+            return
+        if body is None:
+            self._dismiss(seat)
+        elif session is not None:
+            self._serve(seat, session, body, logged)
+        else:
+            seat.session = self._greet(channel, body)
+            if seat.session is None:
+                self._dismiss(seat)
+
+    def _dismiss(self, seat: Seat) -> None:
+        """Of the desk's thread only: what is aside comes back first."""
+        with suppress(KeyError):
+            self._poll.unregister(seat.number)
+        with self._lock:
+            self._seats.pop(seat.number, None)
+        seat.channel.close()  # last: from here on the number may be somebody else's
+        session, seat.session = seat.session, None
+        if session is not None:
+            self._leave(session)
+
+    def _serve(
+        self,
+        seat: Seat,
+        session: Session,
+        body: bytes,
+        logged: list[Logged],
+    ) -> None:
+        reply: Reply
+        try:
+            request = read_request(body)
+            if type(request) is Commit:
+                if not (request.objects or request.ddl or request.token is not None):
+                    logged.append((seat, *self._answers.log_commit(session, request)))
+                    return
+            elif type(request) in _SHORT:
+                self._reply(seat, _done(self._answers.answer(session, request)))
+                return
+        except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
+            reply = fault_of(error, self._answers.schema_of)
+            self._reply(seat, reply)
+            return
+        self._put_aside(seat, partial(self._answer, request))
+
+    def _settle(self, logged: list[Logged]) -> None:
+        """Wait for the disk, then tell everybody."""
+        failed: Failed | None = None
+        try:
+            self._answers.settle()
+        except Exception as error:  # noqa: BLE001 as above
+            failed = fault_of(error, self._answers.schema_of)
+        for seat, commit_ts, states in logged:
+            reply = failed or _done(commit_ts)
+            if states and failed is None:
+                self._put_aside(seat, partial(self._tidy, reply, states))
+            else:
+                self._reply(seat, reply)
+
+    def _reply(self, seat: Seat, reply: Reply) -> None:
+        try:
+            rest = seat.channel.try_send(reply)
+        except OSError:
+            self._dismiss(seat)
+            return
+        if rest:
+            self._put_aside(seat, partial(_send_rest, rest))
+
+    # Aside.
+
+    def _put_aside(self, seat: Seat, work: Callable[[Seat], Any]) -> None:
+        self._poll.unregister(seat.number)
+        thread = threading.Thread(
+            target=self._work, args=(seat, work), name="halocline-connection", daemon=True
+        )
+        with self._lock:
+            self._aside[seat] = thread
+        thread.start()
+
+    def _work(self, seat: Seat, work: Callable[[Seat], Any]) -> None:
+        try:
+            work(seat)
+        except OSError:  # they are gone: the desk finds out
+            with suppress(OSError):
+                seat.channel.sock.shutdown(socket.SHUT_RDWR)
+        finally:
+            with self._lock:
+                self._aside.pop(seat, None)
+            self._return(seat)
+
+    def _receive(self, seat: Seat) -> None:
+        """The rest of a long request, and its answer."""
+        body = seat.channel.receive(FRAME_BYTES_MAX)
+        if body is None:
+            return
+        try:
+            request = read_request(body)
+        except Exception as error:  # noqa: BLE001 as above
+            seat.channel.send(fault_of(error, self._answers.schema_of))
+            return
+        del body
+        self._answer(request, seat)
+
+    def _answer(self, request: Request, seat: Seat) -> None:
+        assert seat.session is not None
+        try:
+            if isinstance(request, Subscribe):
+                feed = self._answers.hub.open(request)
+            else:
+                reply: Reply = _done(self._answers.answer(seat.session, request))
+                feed = None
+        except Exception as error:  # noqa: BLE001 as above
+            reply, feed = fault_of(error, self._answers.schema_of), None
+        if feed is None:
+            seat.channel.send(reply)
+        else:
+            self._push(seat, feed)
+
+    def _push(self, seat: Seat, feed: Feed) -> None:
+        """Send what is committed, until somebody hangs up or it cannot go on."""
+        self._pushing.add(seat)
+        try:
+            seat.channel.limit(0, PUSH_S)
+            for pushed in feed:
+                seat.channel.send(_done(pushed))
+        except HaloclineError as error:
+            seat.channel.send(to_wire(error, self._answers.schema_of))
+        finally:
+            feed.close()
+            self._pushing.discard(seat)
+        seat.channel.limit(0, REPLY_S)
+
+    def _tidy(self, reply: Reply, states: list[TableState], seat: Seat) -> None:
+        """What a commit left behind; whoever brought it waits, as in a process of its own."""
+        try:
+            self._answers.tidy(states)
+        finally:
+            seat.channel.send(reply)
+
+
+def _send_rest(data: bytes, seat: Seat) -> None:
+    seat.channel.sock.sendall(data)
+
+
+def _done(value: Any) -> Done:
+    return Done(msgspec.Raw(encode(value)))
