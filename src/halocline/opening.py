@@ -47,6 +47,7 @@ from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
 from halocline.rows import EngineState
+from halocline.rows.onerow import fold_row
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect, forget_objects
@@ -256,8 +257,10 @@ class Reader:
             return []
         with self._lock:
             try:
-                for record in transactions(self._follower.poll(), self._parts):
-                    self.engine.fold_record(record)
+                for entry in self._follower.poll():
+                    if not fold_row(self.engine, entry):
+                        for record in transactions((entry,), self._parts):
+                            self.engine.fold_record(record)
             except LogGone:
                 self._follower.close()
                 self.engine, self._follower = self._begin()

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import flight
 
 import halocline as hc
-from halocline.node import push, server, service, wire
+from halocline.node import desk, push, server, wire
 from halocline.node.cache import Span
 from halocline.node.session import Session
 from halocline.node.subscription import Delivery, Subscription
@@ -314,7 +314,7 @@ def test_nobody_waits_for_a_subscriber_that_does_not_read(owner: hc.Database, wa
 def test_a_subscriber_that_does_not_read_is_cut_off(
     owner: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "PUSH_S", 1)
+    monkeypatch.setattr(desk, "PUSH_S", 1)
     monkeypatch.setattr(server, "PUSH_S", 2.0)
     monkeypatch.setattr(server, "LEASE_S", 1.0)
     owner.create_table("wide", {"id": int, "text": str}, "id")

@@ -20,9 +20,11 @@ from halocline.checkpoint.objectlist import decode_objects
 from halocline.checkpoint.root import Root, TableWire, decode_root, unpack_times
 from halocline.config import Options
 from halocline.errors import CorruptionError
-from halocline.log import CKP, Record
+from halocline.log import CKP, Entry, Record, transactions
+from halocline.log.replay import Parts
 from halocline.objects import Shelf
 from halocline.rows.engine import EngineState
+from halocline.rows.onerow import fold_row
 from halocline.rows.redo import Bounds, redo
 from halocline.rows.system import CheckpointNode
 from halocline.rows.tier import Tier
@@ -49,6 +51,14 @@ class Replay:
             table.table_id: Bounds(table.need_ts, table.moved_rowid, table.flushed_ts)
             for table in tables
         }
+
+    def fold_entry(self, entry: Entry, parts: Parts) -> None:
+        """The next entry of the log; `parts` are those of transactions that have not ended."""
+        if not self._redoing and fold_row(self.engine, entry):
+            self.ts = self.engine.last_ts
+            return
+        for record in transactions((entry,), parts):
+            self.fold(record)
 
     def fold(self, record: Record) -> None:
         """The next record of the log."""

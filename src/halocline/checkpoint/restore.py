@@ -33,7 +33,6 @@ from halocline.log import (
     Place,
     Recovery,
     decode_payload,
-    transactions,
 )
 from halocline.log.names import log_numbers, path_of
 from halocline.log.replay import Parts
@@ -114,11 +113,12 @@ def _replay(replay: Replay, recovery: Recovery) -> Restored:
     places = [(replay.ts, place) for place in files[:1]]
     ahead = iter(files[1:])
     following = next(ahead, None)
-    for record in transactions(recovery.entries()):
-        while following is not None and record.order >= following.order:
+    parts: Parts = {}
+    for entry in recovery.entries():
+        while following is not None and entry.order >= following.order:
             places.append((replay.ts, following))
             following = next(ahead, None)
-        replay.fold(record)
+        replay.fold_entry(entry, parts)
     while following is not None:
         places.append((replay.ts, following))
         following = next(ahead, None)
@@ -160,8 +160,8 @@ def _join(
     start = None if replay.root is None else replay.root.start
     follower = Follower(files, options, start=start)
     parts.clear()
-    for record in transactions(follower.poll(), parts):
-        replay.fold(record)
+    for entry in follower.poll():
+        replay.fold_entry(entry, parts)
     if replay.root is not None and replay.root.uuid != follower.uuid:
         raise CorruptionError(replay.key, "the checkpoint belongs to another database")
     return replay.finish(), follower

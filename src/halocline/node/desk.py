@@ -101,11 +101,9 @@ class Desk:
         self._coming: deque[Seat] = deque()
         self._aside: dict[Seat, threading.Thread] = {}
         self._pushing: set[Seat] = set()
-        self._ear, self._bell = socket.socketpair()
-        self._ear.setblocking(False)
-        self._bell.setblocking(False)
+        self._ear: socket.socket | None = None
+        self._bell: socket.socket | None = None
         self._poll = select.poll()
-        self._poll.register(self._ear, select.POLLIN)
         self._thread: threading.Thread | None = None
         self.closing = False
 
@@ -120,11 +118,19 @@ class Desk:
         with self._lock:
             self._seats[seat.number] = seat
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="halocline-desk", daemon=True
-                )
-                self._thread.start()
+                self._open()
         self._return(seat)
+
+    def _open(self) -> None:
+        """For the first who comes: most databases are opened by one process alone."""
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+        self._poll.register(self._ear, select.POLLIN)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._ear,), name="halocline-desk", daemon=True
+        )
+        self._thread.start()
 
     def expire(self, hello_s: float) -> None:
         """Hang up on those who have not said who they are for so long."""
@@ -165,37 +171,41 @@ class Desk:
         self.closing = True
         for seat in list(self._seats.values()):
             seat.channel.close()
-        self._ear.close()
-        self._bell.close()
+        self._shut()
+
+    def _shut(self) -> None:
+        for end in (self._ear, self._bell):
+            if end is not None:
+                end.close()
 
     def _return(self, seat: Seat) -> None:
         self._coming.append(seat)
         self._ring()
 
     def _ring(self) -> None:
-        with suppress(OSError):  # full: it has been rung already; closed: nobody is there
-            self._bell.send(b"!")
+        if self._bell is not None:
+            with suppress(OSError):  # full: it has been rung already; closed: nobody is there
+                self._bell.send(b"!")
 
     # At the desk.
 
-    def _run(self) -> None:
+    def _run(self, ear: socket.socket) -> None:
         try:
             while not self.closing or self._seats:
                 ready = [number for number, _ in self._poll.poll()]
                 while ready:
-                    ready = self._turn(ready)
+                    ready = self._turn(ear, ready)
         finally:
-            self._ear.close()
-            self._bell.close()
+            self._shut()
 
-    def _turn(self, ready: list[int]) -> list[int]:
+    def _turn(self, ear: socket.socket, ready: list[int]) -> list[int]:
         """Everybody who has said something; returns those who have said more than one thing."""
         logged: list[Logged] = []
         again: list[int] = []
         for number in ready:
             seat = self._seats.get(number)
             if seat is None:
-                again += self._welcome()
+                again += self._welcome(ear)
                 continue
             try:
                 self._hear(seat, logged)
@@ -210,10 +220,10 @@ class Desk:
             self._settle(logged)
         return again
 
-    def _welcome(self) -> list[int]:
+    def _welcome(self, ear: socket.socket) -> list[int]:
         """Those who have come, or come back; which of them have said something already."""
         with suppress(BlockingIOError):
-            self._ear.recv(1 << 12)
+            ear.recv(1 << 12)
         again = []
         while self._coming:
             seat = self._coming.popleft()

@@ -27,13 +27,14 @@ from halocline.node.flight import FlightLink
 from halocline.node.link import Link
 from halocline.node.parcel import pack_objects, pack_reads
 from halocline.rows.engine import EngineState
+from halocline.rows.onerow import one_row_record
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
 from halocline.txn import Committer
 from halocline.txn.commands import Command, Kind
 from halocline.txn.endings import rewrite
-from halocline.txn.record import one_row_record, prepare
+from halocline.txn.record import prepare
 from halocline.txn.work import Work
 from halocline.txn.workspace import Single
 

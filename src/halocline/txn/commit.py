@@ -35,6 +35,7 @@ from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
 from halocline.rows.engine import EngineState
+from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
@@ -43,11 +44,9 @@ from halocline.txn.commands import Command, Kind
 from halocline.txn.endings import rewrite
 from halocline.txn.record import (
     COMMIT_TS_AT,
-    ONE_ROW_BYTES,
     WALL_US_AT,
     Prepared,
     add_late,
-    one_row_record,
     patch_u64,
     patch_u64_be,
     prepare,
