@@ -40,14 +40,13 @@ from halocline.log import (
     Recovery,
     read_log,
     recover,
-    transactions,
 )
 from halocline.log.published import claim
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
 from halocline.rows import EngineState
-from halocline.rows.onerow import fold_row
+from halocline.rows.onerow import fold_entries
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect, forget_objects
@@ -214,6 +213,8 @@ class Reader:
         """Asks an owner far away what is new."""
         self._parts: Parts = {}
         """Parts of transactions whose last entry has not arrived yet."""
+        self._torn = False
+        """A fold was broken off (Ctrl-C): what it left cannot be gone on with."""
         self._freed: tuple[EngineState, int] | None = None
         """The state, and its floor, that expired things were last taken out of."""
         shelf.reader.vanished = self._explain
@@ -253,17 +254,19 @@ class Reader:
         """
         if self._look is not None:
             self._look()
-        if self._freed is not None and self._follower.is_current():
-            return []
+            if self._freed is not None and self._follower.is_current():
+                return []
         with self._lock:
             try:
-                for entry in self._follower.poll():
-                    if not fold_row(self.engine, entry):
-                        for record in transactions((entry,), self._parts):
-                            self.engine.fold_record(record)
+                if self._torn:
+                    raise LogGone(0)
+                self._torn = True
+                for entries in self._follower.take():
+                    fold_entries(self.engine, entries, self._parts)
             except LogGone:
                 self._follower.close()
                 self.engine, self._follower = self._begin()
+            self._torn = False
             tidy_all(self.engine)
             if self._freed == (self.engine, self.engine.floor):
                 return []

@@ -127,7 +127,8 @@ class Pins(dict[int, int]):
     def __setitem__(self, holder: int, ts: int) -> None:
         with self._turn:
             super().__setitem__(holder, ts)
-            self._publish()
+            if ts < self._said or self._said < 0:  # otherwise an older one covers it
+                self._publish()
 
     def __delitem__(self, holder: int) -> None:
         with self._turn:
@@ -138,7 +139,8 @@ class Pins(dict[int, int]):
         """Forget a pin, as `dict.pop` does."""
         with self._turn:
             found = super().pop(holder, *default)
-            self._publish()
+            if found == self._said:  # others say nothing of it
+                self._publish()
             return found
 
     @contextlib.contextmanager
@@ -169,12 +171,15 @@ class Pins(dict[int, int]):
 
     def _publish(self) -> None:
         # Again until it holds: a transaction that the collector finds may end between two lines.
-        while self._file is not None and self._said != (oldest := self._oldest()):
+        while self._file is not None:
+            pinned = list(self.values())
+            oldest = EVERYTHING if self._opening else min(pinned) if pinned else NEVER
+            if self._said == oldest:
+                return
             self._file.write(oldest)
             self._said = oldest
-
-    def _oldest(self) -> int:
-        return EVERYTHING if self._opening else min(list(self.values()), default=NEVER)
+            if len(self) == len(pinned):
+                return
 
 
 def read_pins(files: Files) -> list[Pin]:

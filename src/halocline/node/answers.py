@@ -176,11 +176,11 @@ class Answers:
         """Fold and log a short commit: rows, and no token. Durable after `settle`, then `tidy`."""
         owner = self._running()
         core, tables = owner.core, owner.core.engine.tables
-        nodes, _ = read_record(request.record)
         if request.single and request.reads is None:
-            row_ts, state = log_row(core, request, nodes)
+            row_ts, state = log_row(core, request)
             if row_ts:
                 return row_ts, [state] if state.owes else []
+        nodes, _ = read_record(request.record)
         with Transaction(core, request.snapshot) as txn:
             txn.waits = False
             changed = unpack(core, session, request, nodes, txn)

@@ -13,6 +13,7 @@ from struct import pack
 from typing import Final
 from zlib import crc32
 
+from halocline.node.spin import Spin
 from halocline.node.wire import HEAD, frame
 
 PIECE_BYTES: Final = 1 << 18
@@ -48,11 +49,18 @@ class Channel:
             sent = 0
         return data[sent:]
 
-    def receive(self, bytes_max: int) -> bytes | None:
+    def receive(self, bytes_max: int, spin: Spin | None = None) -> bytes | None:
         """The body of the next frame; None when the other side has closed between two frames.
 
         BlockingIOError when nothing came in time; it may then be called again.
         """
+        if not self._have:
+            data = None if spin is None else spin.receive(self.sock, FIRST_BYTES)
+            if data is None:
+                data = self.sock.recv(FIRST_BYTES)
+            body = self._whole(data)
+            if body is not None or not data:
+                return body
         while (size := self.due) < 0 or self._have < size:
             if size > HEAD.size + bytes_max:
                 raise BrokenChannelError(f"a frame of {size} bytes is longer than {bytes_max}")
@@ -64,8 +72,11 @@ class Channel:
     def take(self, bytes_max: int) -> bytes | None:
         """`receive` for those who cannot wait: BlockingIOError until the frame is whole, and for
         one that is longer than `bytes_max`; `due` tells."""
-        if not self._have and not self._more(_AT_ONCE):
-            return None
+        if not self._have:
+            data = self.sock.recv(FIRST_BYTES, _AT_ONCE)
+            body = self._whole(data)
+            if body is not None or not data:
+                return body
         while (size := self.due) < 0 or self._have < size <= HEAD.size + bytes_max:
             if not self._more(_AT_ONCE):
                 self._check_end()
@@ -116,6 +127,18 @@ class Channel:
         """Let go. In a forked child too: the parent's connection stays."""
         with suppress(OSError):
             self.sock.close()
+
+    def _whole(self, data: bytes) -> bytes | None:
+        """The body if this is exactly one frame, as it nearly always is; otherwise it is kept."""
+        if len(data) >= HEAD.size:
+            size, crc = HEAD.unpack_from(data)
+            body = data[HEAD.size :]
+            if len(body) == size and crc32(body) == crc:
+                return body
+        if data:
+            self._pieces.append(data)
+            self._have = len(data)
+        return None
 
     def _cut(self, size: int, bytes_max: int) -> bytes:
         """The body of a frame that is whole."""

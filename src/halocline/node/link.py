@@ -45,6 +45,7 @@ from halocline.node.endpoint import DamagedEndpointError, Endpoint, read_endpoin
 from halocline.node.faults import SchemaOf, from_wire, lost_answer
 from halocline.node.push import Feed
 from halocline.node.session import Session
+from halocline.node.spin import Spin
 from halocline.node.streams import ChannelStream
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
@@ -103,6 +104,7 @@ class Link:
         self._turn = RLock()
         """One thread at a time looks for the owner."""
         self._heard = -HEARD_S
+        self._spin = Spin(clock)
         self._session = 0
         self._pid = 0
         self.epoch = 0
@@ -118,8 +120,14 @@ class Link:
         answered: one that died since is noticed by the next request."""
         if self.local is not None or self._clock.monotonic() < self._heard + HEARD_S:
             return True
-        with self._lock:  # nobody takes it meanwhile
-            return not self._idle or self._idle[-1].is_open()
+        channel = self._take()  # nobody uses it meanwhile
+        if channel is None:
+            return True
+        if not channel.is_open():
+            channel.close()
+            return False
+        self._put(channel)
+        return True
 
     def wake(self) -> None:
         """Before work begins: if the owner is gone, find the next one, or become it."""
@@ -165,10 +173,7 @@ class Link:
 
     def close(self) -> None:
         self.closed = True
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for channel in idle:
-            channel.close()
+        self.close_idle()
 
     # One request.
 
@@ -179,7 +184,12 @@ class Link:
         except OSError:
             return None  # it never arrived whole, so nothing has happened
         try:
-            body = self._await(channel, request)
+            while True:
+                try:
+                    body = channel.receive(FRAME_BYTES_MAX, self._spin)
+                    break
+                except BlockingIOError:
+                    self._check_awake(request)
             if body is None:
                 raise ConnectionResetError("the owner is gone")
             reply: Reply = decode_reply(body)
@@ -190,13 +200,6 @@ class Link:
                 raise lost from error
             return None
         return reply
-
-    def _await(self, channel: Channel, request: Request) -> bytes | None:
-        while True:
-            try:
-                return channel.receive(FRAME_BYTES_MAX)
-            except BlockingIOError:
-                self._check_awake(request)
 
     def _check_awake(self, request: Request) -> None:
         """A long request is fine as long as the owner greets others meanwhile."""
@@ -209,12 +212,10 @@ class Link:
             outcome: Outcome = "unknown" if isinstance(request, Commit) else "not_committed"
             raise UnavailableError(text, outcome=outcome) from None
         # One is enough: a request may take hours, and the owner has so many places only.
-        with self._lock:
-            keep = not (self._idle or self.closed)
-            if keep:
-                self._idle.append(spare)
-        if not keep:
+        if self._idle:
             spare.close()
+        else:
+            self._put(spare)
 
     def _resolve(self, request: Commit, error: Exception) -> int:
         """The answer to a commit was lost. With a token it is sent again: it happens only once.
@@ -243,16 +244,16 @@ class Link:
 
     def _take(self) -> Channel | None:
         """A connection that is free, if there is one. Sending finds out whether it still holds."""
-        with self._lock:
-            return self._idle.pop() if self._idle else None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _put(self, channel: Channel | None) -> None:
         if channel is not None:
-            with self._lock:
-                if not self.closed:
-                    self._idle.append(channel)
-                    return
-            channel.close()
+            self._idle.append(channel)
+            if self.closed or self.local is not None:
+                self.close_idle()
 
     def _find(self) -> Channel | None:
         """A connection to the owner; None when that is this process now."""
@@ -277,10 +278,8 @@ class Link:
             return None
 
     def close_idle(self) -> None:
-        """Connections to an owner that is gone."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for channel in idle:
+        """Connections to an owner that is gone, or of a link that is closed."""
+        while (channel := self._take()) is not None:
             channel.close()
 
     def _endpoint(self) -> Endpoint:

@@ -60,6 +60,10 @@ class Times:
         self.walls.append(wall_us)
         self.stamps.append(commit_ts)
 
+    def extend(self, stamps: list[int], walls: list[int]) -> None:
+        self.walls.extend(walls)
+        self.stamps.extend(stamps)
+
     def at(self, wall_us: int) -> int:
         """The newest commit_ts at or before that moment, 0 when there was none."""
         place = bisect_right(self.walls, wall_us, 0, len(self.stamps))

@@ -40,6 +40,8 @@ def trim(state: TableState, bound: int, commit_lock: Lock) -> None:
 
 def may_trim(state: TableState, bound: int) -> bool:
     """Would `trim` find anything? Asked often, so it looks at no row."""
+    if not state.ghosts and state.flushed_ts <= state.trimmed_ts:
+        return False
     if any(int(ghost.stamps[0]) <= bound for ghost in state.ghosts if len(ghost.stamps)):
         return True
     return len(state.deletes) > 0 and min(bound, state.flushed_ts) > state.trimmed_ts
