@@ -34,8 +34,7 @@ class SystemClock:
     def wall_us(self) -> int:
         return time.time_ns() // 1000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # no frame of its own: asked for by every request
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

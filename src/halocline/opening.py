@@ -15,6 +15,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock as ThreadLock
 
@@ -46,7 +47,7 @@ from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
 from halocline.rows import EngineState
-from halocline.rows.onerow import fold_entries
+from halocline.rows.onerow import fold_entries, fold_run
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect, forget_objects
@@ -215,7 +216,8 @@ class Reader:
         """Parts of transactions whose last entry has not arrived yet."""
         self._torn = False
         """A fold was broken off (Ctrl-C): what it left cannot be gone on with."""
-        self._freed: tuple[EngineState, int] | None = None
+        self._freed: EngineState | None = None
+        self._freed_floor = 0
         """The state, and its floor, that expired things were last taken out of."""
         shelf.reader.vanished = self._explain
         self.engine, self._follower = self._begin()
@@ -261,16 +263,18 @@ class Reader:
                 if self._torn:
                     raise LogGone(0)
                 self._torn = True
-                for entries in self._follower.take():
-                    fold_entries(self.engine, entries, self._parts)
+                engine = self.engine
+                for entries in self._follower.take(partial(fold_run, engine)):
+                    fold_entries(engine, entries, self._parts)
             except LogGone:
                 self._follower.close()
                 self.engine, self._follower = self._begin()
             self._torn = False
-            tidy_all(self.engine)
-            if self._freed == (self.engine, self.engine.floor):
+            engine = self.engine
+            tidy_all(engine)
+            if self._freed is engine and self._freed_floor == engine.floor:
                 return []
-            self._freed = (self.engine, self.engine.floor)
+            self._freed, self._freed_floor = engine, engine.floor
             return self._free()
 
     def _free(self) -> list[int]:

@@ -126,8 +126,12 @@ class Pins(dict[int, int]):
 
     def __setitem__(self, holder: int, ts: int) -> None:
         with self._turn:
-            super().__setitem__(holder, ts)
-            if ts < self._said or self._said < 0:  # otherwise an older one covers it
+            dict.__setitem__(self, holder, ts)
+            if ts < self._said:  # otherwise an older one covers it
+                if self._file is not None:
+                    self._file.write(ts)
+                    self._said = ts
+            elif self._said < 0:
                 self._publish()
 
     def __delitem__(self, holder: int) -> None:
@@ -138,7 +142,7 @@ class Pins(dict[int, int]):
     def pop(self, holder: int, *default: Any) -> Any:
         """Forget a pin, as `dict.pop` does."""
         with self._turn:
-            found = super().pop(holder, *default)
+            found = dict.pop(self, holder, *default)
             if found == self._said:  # others say nothing of it
                 self._publish()
             return found

@@ -35,6 +35,8 @@ from halocline.store import File, Files
 LISTED: Final = 4096
 NEAR_BYTES: Final = 1 << 16
 T = TypeVar("T")
+Fold = Callable[[bytes, int, int, Cursor], None]
+"""Takes what it can of an image, its base and limit as for `walk`, and moves the cursor."""
 
 
 class LogGone(HaloclineError):
@@ -89,18 +91,23 @@ class Follower:
         """
         return self._poll(self._read)
 
-    def take(self) -> Iterable[list[Entry]]:
-        """The same in lists. Not to be left half-way."""
+    def take(self, fold: Fold) -> Iterable[list[Entry]]:
+        """The same in lists, without those that `fold` has taken. Not to be left half-way."""
         position, cursor = self._position(), self._cursor
         if position is None or cursor is None or cursor.number != position.file:
             return self._poll(self._read_lists)
         if position.offset - cursor.offset > NEAR_BYTES:
             return self._poll(self._read_lists)
-        # Nearly always: a few entries of the same file. 8 us less than the general way.
-        entries = self._list(*self._image(cursor, position.offset), position.offset, cursor)
-        self._check_whole(cursor, position.offset)
+        # Nearly always: a few entries of the same file.
+        limit = position.offset
+        image, base = self._image(cursor, limit)
+        if cursor.order >= self._start_order:
+            fold(image, base, limit, cursor)
+            self._start_order = cursor.order
+        rest = () if cursor.offset == limit else (self._list(image, base, limit, cursor),)
+        self._check_whole(cursor, limit)
         self._reach(position)
-        return (entries,)
+        return rest
 
     def _poll(self, read: Callable[[Cursor, int], Iterator[T]]) -> Iterator[T]:
         position = self._position()

@@ -39,6 +39,7 @@ _AGAIN_AT: Final = _CLAIM_AT + _LAST.size
 """The second copy. Older releases have none, and leave it as it is."""
 _SIZE: Final = _AGAIN_AT + _PAGE.size
 _TRIES: Final = 100
+_new = tuple.__new__
 
 
 class FencedError(OSError):
@@ -175,7 +176,7 @@ def _whole(page: Mapped) -> tuple[bytes, Published | None]:
 def decode_page(data: bytes) -> Published | None:
     """The position in a copy, if the copy is whole."""
     *fields, crc, sequence = _PAGE.unpack(data)
-    position = Published(*fields)
+    position = _new(Published, fields)
     if sequence != position.sequence or sequence == 0 or crc != crc32(data[: _BODY.size]):
         return None
     return position

@@ -163,7 +163,9 @@ class Work:
                 if self.ddl is not None:
                     self.ddl.abandon()
                 self._finish("rolled back")
-            core.pins.pop(-id(self) if self.read_only else id(self), None)
+            pin = -id(self) if self.read_only else id(self)
+            if pin in core.pins:
+                core.pins.pop(pin, None)
 
     def _has_changes(self) -> bool:
         if self._single is not None:
