@@ -39,8 +39,8 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Any:
     def arm() -> None:
         lost: list[bytes | None] = []
 
-        def receive(self: Channel, bytes_max: int) -> bytes | None:
-            body = whole(self, bytes_max)
+        def receive(self: Channel, bytes_max: int, *spin: Any) -> bytes | None:
+            body = whole(self, bytes_max, *spin)
             if threading.current_thread() is threading.main_thread() and not lost:
                 lost.append(body)
                 raise ConnectionResetError("cut")

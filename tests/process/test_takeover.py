@@ -206,8 +206,8 @@ def test_an_answer_that_is_lost(
         whole = Channel.receive
         lost: list[bytes | None] = []
 
-        def lose(self: Channel, bytes_max: int) -> bytes | None:
-            body = whole(self, bytes_max)
+        def lose(self: Channel, bytes_max: int, *spin: Any) -> bytes | None:
+            body = whole(self, bytes_max, *spin)
             if threading.current_thread() is threading.main_thread() and not lost:
                 lost.append(body)
                 raise ConnectionResetError("cut")

@@ -104,10 +104,10 @@ class Follower:
         if cursor.order >= self._start_order:
             fold(image, base, limit, cursor)
             self._start_order = cursor.order
-        rest = () if cursor.offset == limit else (self._list(image, base, limit, cursor),)
-        self._check_whole(cursor, limit)
-        self._reach(position)
-        return rest
+        if cursor.offset < limit:
+            return self._poll(self._read_lists)
+        self._reach(position)  # not before all is folded: whoever asks `is_current` relies on it
+        return ()
 
     def _poll(self, read: Callable[[Cursor, int], Iterator[T]]) -> Iterator[T]:
         position = self._position()

@@ -109,6 +109,10 @@ class Places:
         lsns = (at.lsns[1], at.lsns[2], at.lsns[3])
         return Place(self._files[-1].number, self._epoch, at.offset, at.order, at.crc, lsns)
 
+    def last_order(self) -> int:
+        """Of the newest entry. Caller holds the commit lock."""
+        return self._at.order - 1
+
     def before(self, ts: int) -> tuple[int, Place]:
         """The last place that has every commit from `ts` on behind it, and its own timestamp."""
         place = bisect_left(self._noted, ts, key=lambda noted: noted[0]) - 1

@@ -169,11 +169,6 @@ class Log:
             raise
         return order
 
-    @property
-    def last_order(self) -> int:
-        """Of the newest entry. Caller holds the commit lock."""
-        return self._next.order - 1
-
     # No lock held.
 
     def wait(self, order: int) -> None:

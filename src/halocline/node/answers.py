@@ -192,10 +192,7 @@ class Answers:
     def settle(self) -> None:
         """Wait until all that was logged is durable and visible."""
         writing = self._running().core.writing
-        if self._sync:
-            writing.sync()
-        else:
-            writing.wait()
+        (writing.sync if self._sync else writing.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
         """Freeze and merge what commits left behind; may wait for the mover."""

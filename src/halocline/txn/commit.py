@@ -162,9 +162,8 @@ class Committer:
             self.after_tidy(state)
 
     def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
-        """Commit one inserted or updated row; 0 when the long way must decide.
-
-        Without `wait` it is durable and visible only after the next `sync`.
+        """Commit one inserted or updated row; 0 when the long way must decide. Without `wait` it is
+        durable and visible only after the next `sync`.
 
         The same steps as `commit` and `apply_record`, written out for one row: 9 us in all, where
         the general way takes 25. Whatever is not plain (the row, its table or the catalog changed
@@ -226,13 +225,13 @@ class Committer:
     def sync(self) -> None:
         """All that was committed is durable when this returns, in async mode too."""
         with self.lock:
-            order = self.log.last_order
+            order = self.log.places.last_order()
         self.log.sync(order)
 
     def wait(self) -> None:
         """All that was committed has been acknowledged, or could be, when this returns."""
         with self.lock:
-            order = self.log.last_order
+            order = self.log.places.last_order()
         self.log.wait(order)
 
     def append_system(self, kind: int, payload: bytes, *, last: bool = False) -> int:
