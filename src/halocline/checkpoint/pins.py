@@ -126,13 +126,10 @@ class Pins(dict[int, int]):
 
     def __setitem__(self, holder: int, ts: int) -> None:
         with self._turn:
+            before = self.get(holder)
             dict.__setitem__(self, holder, ts)
-            if ts < self._said:  # otherwise an older one covers it
-                if self._file is not None:
-                    self._file.write(ts)
-                    self._said = ts
-            elif self._said < 0:
-                self._publish()
+            if ts < self._said or before == self._said or self._said < 0:
+                self._publish()  # otherwise an older one covers it
 
     def __delitem__(self, holder: int) -> None:
         with self._turn:
