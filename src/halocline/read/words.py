@@ -72,7 +72,7 @@ class WordTables:
                 size_bytes = rows.nbytes + mask.dead.nbytes
                 self._made += 1
                 if size_bytes > self._bytes_max // 4:
-                    table = _make(cursor, f"temp._words_{self._made}", rows)
+                    table = _make(cursor, f"temp.main._words_{self._made}", rows)
                     return WordTable(table=table, test=words.test), None
                 kept = _Kept(
                     mask=mask._replace(entries=()),  # objects that are gone need not be remembered
@@ -129,6 +129,7 @@ class Loan:
 def _make(cursor: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> str:
     """A table of its own, not Arrow: DuckDB knows the bounds of its columns."""
     cursor.register("_words", rows)
-    cursor.execute(f"create table {table} as select * from _words")
+    temp = "temp" if table.startswith("temp.") else ""
+    cursor.execute(f"create {temp} table {table} as select * from _words")
     cursor.unregister("_words")
     return table
