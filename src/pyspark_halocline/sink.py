@@ -19,6 +19,7 @@ there. For more of that there is `halocline.spark.load`.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -247,9 +248,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if settings.token is not None:
             raise UsageError("a stream has a token of its own, made of query and batch")
         super().__init__(settings, schema, overwrite=overwrite)
+        self._host = socket.gethostname()
 
     def _objects(self, table: Schema) -> ObjectStage | None:
-        if not self._makes_objects:
+        # From another machine a task can reach the files, but not whoever owns the database.
+        if not self._makes_objects or socket.gethostname() != self._host:
             return None
         settings = self._settings
         job = at_owner(settings.address, lambda db: reserve(db, settings.table, tasks=1))

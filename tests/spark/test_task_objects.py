@@ -128,6 +128,18 @@ def test_rows_that_travel_as_files_go_with_the_commit_of_their_stream(db: hc.Dat
     assert list(Path(db.path, "staging").iterdir()) == []
 
 
+def test_tasks_on_other_machines_ask_nobody(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = frame(range(200))
+    writer = writer_of(db, rows)
+    monkeypatch.setattr(sink.socket, "gethostname", lambda: "elsewhere")
+    messages = tasks(writer, rows)
+    assert all(message.file and not message.made for message in messages)
+    writer_of(db, rows).commit(messages, 0)
+    assert db.table("orders").count() == 200
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_upserts_update_and_insert(db: hc.Database, closed: bool) -> None:
     with db.begin() as txn:
