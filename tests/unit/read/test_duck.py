@@ -184,7 +184,7 @@ def ctrl_c(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
 
 
 def test_ctrl_c_stops_a_long_query(duck: Duck, ctrl_c: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 the signal must not come before it
         ctrl_c()
         duck.query(f"select count(*) {CROSS}", [], {})
     assert signal.set_wakeup_fd(-1) == -1
@@ -192,7 +192,7 @@ def test_ctrl_c_stops_a_long_query(duck: Duck, ctrl_c: Callable[[], None]) -> No
 
 
 def test_ctrl_c_stops_a_stream_in_the_middle(duck: Duck, ctrl_c: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 the signal must not come before it
         ctrl_c()
         list(duck.stream(f"select a.range {CROSS}", [], {}))
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
