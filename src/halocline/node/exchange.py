@@ -39,7 +39,7 @@ IDLE_S: Final = 30.0
 """Half of what the server allows."""
 FULL_S: Final = 10.0
 """A server that has too many is not asked for another one before."""
-HEARD_S: Final = 0.05
+HEARD_S: Final = 0.005
 """After a longer silence the line is tried before the request goes out: 0.02 ms."""
 
 
@@ -118,10 +118,8 @@ class Exchange:
         self._client.close()
 
     def abandon(self) -> None:
-        """In a forked child: gRPC's threads stayed with the parent, and to free what they work on
-        may wait for them for ever. So it is never freed."""
-        for one in (self._reader, self._writer, self._client):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        """In a forked child."""
+        keep_for_ever(self._reader, self._writer, self._client)
 
 
 class Exchanges:
@@ -202,3 +200,10 @@ class Exchanges:
         self.closed = True
         for exchange in list(self._all):
             exchange.abandon()
+
+
+def keep_for_ever(*things: object) -> None:
+    """In a forked child: gRPC's threads stayed with the parent, and to free what they work on may
+    wait for them until the end of days. So it is never freed."""
+    for one in things:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

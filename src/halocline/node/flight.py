@@ -25,7 +25,13 @@ import msgspec
 from halocline.clock import Clock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.log.bell import Bell
-from halocline.node.exchange import Exchange, Exchanges, NoExchangeError, UnheardError
+from halocline.node.exchange import (
+    Exchange,
+    Exchanges,
+    NoExchangeError,
+    UnheardError,
+    keep_for_ever,
+)
 from halocline.node.faults import from_wire, lost_answer
 from halocline.node.streams import FlightStream
 from halocline.node.wire import (
@@ -151,6 +157,7 @@ class FlightLink:
     def abandon(self) -> None:
         """In a forked child: the parent's connections cannot be used."""
         self.closed = True
+        keep_for_ever(self._client)
         self._exchanges.abandon()
 
     # One request.
@@ -211,9 +218,15 @@ class FlightLink:
         return encode(Call(VERSION, self._token, self._session, body))
 
     def _heard(self, returned: Returned) -> Returned:
-        known, self._session, self.epoch = self._session, returned.session, returned.epoch
-        if known and known != self._session and self.pin is not None:
-            self.pin.tell()
+        """Keep the session; whoever has forgotten us is told again what is still read here."""
+        self.epoch = returned.epoch
+        if returned.session in (self._session, 0):
+            return returned
+        known, self._session = self._session, returned.session
+        if known and self.pin is not None:
+            # The answer counts whatever becomes of this; the next beat says it again.
+            with suppress(HaloclineError):
+                self.pin.tell()
         return returned
 
     def _renew(self, silent: flight.FlightClient) -> None:

@@ -233,11 +233,7 @@ class Server:
     def _reap(self) -> None:
         while not self._stop.wait(LEASE_S / 10):
             self.reap(self._clock.monotonic())
-            for feed, peer in list(self._peers.items()):
-                if feed.stalled_s() > PUSH_S:
-                    cut(self._server.port, peer)
-            for peer in self.visitors.overdue(self._clock.monotonic()):
-                cut(self._server.port, peer)
+            self.sweep(self._clock.monotonic())
         until = self._clock.monotonic() + STOP_PUSH_S
         while not self._stopped:
             now = self._clock.monotonic()
@@ -257,6 +253,13 @@ class Server:
         for session in lapsed:
             with suppress(HaloclineError):
                 self._answers.end(session)
+
+    def sweep(self, now: float) -> None:
+        """Cut off who has been silent for too long by then."""
+        peers = self.visitors.overdue(now)
+        peers |= {peer for feed, peer in list(self._peers.items()) if feed.stalled_s() > PUSH_S}
+        for peer in peers:
+            cut(self._server.port, peer)
 
 
 def _request(role: str, call: Call) -> Request:
