@@ -18,7 +18,7 @@ from pyarrow import ArrowException, flight
 import halocline as hc
 from halocline.clock import ManualClock
 from halocline.node import FlightLink, Server, exchange, wire
-from halocline.node.visitors import SENDS, WORKS, Visitors
+from halocline.node.visitors import SENDS, WAITS, WORKS, Visitors
 from halocline.node.wire import Call, encode
 
 OPTIONS = hc.Options(background=False)
@@ -72,6 +72,10 @@ def _started(work: Callable[..., Any], *arguments: Any) -> threading.Thread:
     thread = threading.Thread(target=work, args=arguments, daemon=True)
     thread.start()
     return thread
+
+
+def _states(server: Server) -> list[str]:
+    return sorted(visitor.state for visitor in server.visitors)
 
 
 def _is_dead(one: exchange.Exchange) -> bool:
@@ -203,6 +207,7 @@ def test_a_commit_that_cannot_be_sent_has_not_happened(
     txn, tokened = db.begin(), db.begin(token="once")
     for key, one in ((1, txn), (2, tokened)):
         one.insert("t", {"id": key, "text": ""})
+    _until(lambda: _states(server) == [WAITS])
     server.stop()
     _until(lambda: _is_dead(_link(db)._exchanges._idle[-1]))
     for one in (txn, tokened):
@@ -253,9 +258,9 @@ def test_a_server_that_stops_finishes_commits_and_takes_no_others(
     thread = _started(_insert, db, 1)
     assert inside.wait(WAIT_S)
     _link(db).ask(wire.Ping(), wire.Position)  # a second exchange, idle now
-    assert len(server.visitors) == 2
+    _until(lambda: _states(server) == [WAITS, WORKS])
     stopping = _started(server.stop)
-    _until(lambda: len(server.visitors) == 1)
+    _until(lambda: _states(server) == [WORKS])
     _until(lambda: _is_dead(_link(db)._exchanges._idle[-1]))
     with pytest.raises(hc.UnavailableError) as refused:
         waiting.commit()
@@ -275,6 +280,7 @@ def test_what_arrives_while_a_server_stops_is_refused(
     txn = db.begin()
     txn.insert("t", {"id": 1, "text": ""})
     monkeypatch.setattr(server.visitors, "overdue", lambda now, stopping=False: set())
+    _until(lambda: _states(server) == [WAITS])
     stopping = _started(server.stop)
     _until(lambda: server._stopping)
     with pytest.raises(hc.UnavailableError, match="the server is stopping") as refused:
@@ -282,6 +288,20 @@ def test_what_arrives_while_a_server_stops_is_refused(
     assert refused.value.outcome == "not_committed"
     stopping.join(WAIT_S)
     assert not stopping.is_alive()
+
+
+def test_an_exchange_that_ends_in_good_order_has_not_heard_what_follows(
+    owner: hc.Database, server: Server, db: hc.Database
+) -> None:
+    txn = db.begin()
+    txn.insert("t", {"id": 1, "text": ""})
+    server._stopping = True
+    with pytest.raises(hc.UnavailableError, match="stopping"):
+        _link(db).ask(wire.Ping(), wire.Position)
+    _until(lambda: not server.visitors)
+    server._stopping = False
+    txn.commit()  # sent once more: nobody has heard it before
+    assert owner.table("t").count() == 2
 
 
 def test_a_server_that_nobody_stops_ends_with_its_program(tmp_path: Path) -> None:

@@ -72,9 +72,12 @@ class Visitors:
     def __len__(self) -> int:
         return len(self._all)
 
+    def __iter__(self) -> Iterator[Visitor]:
+        return iter(list(self._all))
+
     def overdue(self, now: float, *, stopping: bool = False) -> set[str]:
         """The peers whose connections are to be cut."""
-        everybody = list(self._all)
+        everybody = list(self)
         working = {one.peer for one in everybody if one.state is WORKS}
         limit_s = _stop_limit_s if stopping else _limit_s
         late = {one.peer for one in everybody if now - one.since > limit_s(one)}
