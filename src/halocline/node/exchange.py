@@ -137,6 +137,11 @@ class Exchanges:
         self._pid = os.getpid()
         self.closed = False
 
+    @property
+    def are_busy(self) -> bool:
+        """Does anybody wait for an answer?"""
+        return len(self._all) > len(self._idle)
+
     def take(self) -> Exchange:
         """One that is idle, or a new one. NoExchangeError when there are enough."""
         now = self._clock.monotonic()

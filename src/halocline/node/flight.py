@@ -150,9 +150,10 @@ class FlightLink:
         self._exchanges.close()
         self._client.close()
 
-    def watch(self) -> None:
-        """Break off what is late."""
+    def watch(self) -> bool:
+        """Break off what is late. False when nothing can be late any more."""
         self._exchanges.watch()
+        return not self.closed or self._exchanges.are_busy
 
     def abandon(self) -> None:
         """In a forked child: the parent's connections cannot be used."""
@@ -325,9 +326,9 @@ def _beats(ref: weakref.ref[FlightLink], stop: Bell) -> None:
 
 def _watches(ref: weakref.ref[FlightLink], stop: Bell) -> None:
     """Notice answers that are late, for as long as somebody holds the link."""
-    while not stop.wait(WATCH_S):
+    while True:
+        stop.wait(WATCH_S)
         link = ref()
-        if link is None or link.closed:
+        if link is None or not link.watch():
             return
-        link.watch()
         del link

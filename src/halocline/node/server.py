@@ -112,7 +112,7 @@ class Server:
         self._reaper = threading.Thread(target=self._reap, name="halocline-leases", daemon=True)
         self._reaper.start()
         # Also for a program that forgets to close: later than this, pyarrow would wait for all.
-        weakref.finalize(self._server, self._forgotten, os.getpid())
+        self._at_exit = weakref.finalize(self._server, self._forgotten, os.getpid())
 
     def stop(self) -> None:
         """Answer what was asked, then listen no more. Stopping twice is fine."""
@@ -123,6 +123,7 @@ class Server:
             self._server.shutdown()  # waits for all; the reaper lets those go who are silent
             self._stopped = True
             self._reaper.join()
+            self._at_exit.detach()
 
     def _forgotten(self, pid: int) -> None:
         if os.getpid() == pid:  # in a forked child the connections are the parent's
@@ -240,8 +241,7 @@ class Server:
             peers = self.visitors.overdue(now, stopping=True)
             if now > until:
                 peers |= set(self._peers.values())
-            for peer in peers:
-                cut(self._server.port, peer)
+            self._cut(peers)
             self._clock.sleep(PAUSE_S)
 
     def reap(self, now: float) -> None:
@@ -258,8 +258,12 @@ class Server:
         """Cut off who has been silent for too long by then."""
         peers = self.visitors.overdue(now)
         peers |= {peer for feed, peer in list(self._peers.items()) if feed.stalled_s() > PUSH_S}
+        self._cut(peers)
+
+    def _cut(self, peers: set[str]) -> None:
         for peer in peers:
-            cut(self._server.port, peer)
+            with suppress(OSError):  # no descriptor is free: next time
+                cut(self._server.port, peer)
 
 
 def _request(role: str, call: Call) -> Request:
