@@ -175,6 +175,13 @@ class Exchanges:
             self._all.discard(exchange)
         exchange.close()
 
+    def drop_idle(self) -> None:
+        """All that nobody uses."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for exchange in idle:
+            self.drop(exchange)
+
     def refused(self) -> None:
         """The server has no place for one: do without for a while."""
         self._without_until = self._clock.monotonic() + FULL_S
@@ -194,12 +201,8 @@ class Exchanges:
     def close(self) -> None:
         """Those that are busy end with their answer. Not in a forked child."""
         self.closed = True
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for exchange in idle:
-            self.drop(exchange)
+        if os.getpid() == self._pid:
+            self.drop_idle()
 
     def abandon(self) -> None:
         """In a forked child. The lock may be held by a thread that is not here."""

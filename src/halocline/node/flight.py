@@ -176,6 +176,10 @@ class FlightLink:
             self._exchanges.drop(exchange)
             self._exchanges.refused()
             return self._call_alone(body, limit_s)
+        except UnheardError:
+            self._exchanges.drop(exchange)
+            self._exchanges.drop_idle()  # they led to the same server
+            raise
         except BaseException:  # Ctrl-C too: its answer is still on the way
             self._exchanges.drop(exchange)
             raise
