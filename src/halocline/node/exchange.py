@@ -3,9 +3,9 @@
     FlightLink --take--> Exchange --Call--> Server.converse --Returned--> Exchange --put--> idle
                  '-- none is idle: a new connection, a Ping, a new exchange
 
-A call of its own for every request costs gRPC 0.3-0.4 ms, a message and its answer 0.11-0.17. Each has a
-connection to itself, so that one which has lost bytes holds up nobody else, and the server can end
-one without the others.
+A call of its own for every request costs gRPC 0.3-0.4 ms, a message and its answer 0.11-0.17. Each
+has a connection to itself, so that one which has lost bytes holds up nobody else, and the server
+can end one without the others.
 
 gRPC knows a deadline for a whole exchange only. So somebody calls `watch` now and then, which
 breaks off what is late; whoever waits there learns that the answer is lost.
