@@ -292,8 +292,10 @@ class Membership(Maintenance):
     def _refresh(self) -> None:
         """Whoever is not the owner folds what the owner has published meanwhile."""
         reader = self._reader
-        if reader is None or reader.is_current():
+        if reader is None:
             return
+        if reader.is_current() and self._core.engine is reader.engine:
+            return  # the second half: another thread may just have loaded a new state
         try:
             gone = reader.refresh()
         except OSError as error:

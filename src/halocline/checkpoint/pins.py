@@ -118,6 +118,7 @@ class Pins(dict[int, int]):
         self._turn = RLock()
         self._opening = 0
         self._said = -1
+        """What the page says; below zero when that is not known."""
 
     @property
     def published(self) -> bool:
@@ -126,13 +127,10 @@ class Pins(dict[int, int]):
 
     def __setitem__(self, holder: int, ts: int) -> None:
         with self._turn:
+            before = self.get(holder)
             dict.__setitem__(self, holder, ts)
-            if ts < self._said:  # otherwise an older one covers it
-                if self._file is not None:
-                    self._file.write(ts)
-                    self._said = ts
-            elif self._said < 0:
-                self._publish()
+            if ts < self._said or before == self._said or self._said < 0:
+                self._publish()  # otherwise an older one covers it
 
     def __delitem__(self, holder: int) -> None:
         with self._turn:
@@ -143,7 +141,9 @@ class Pins(dict[int, int]):
         """Forget a pin, as `dict.pop` does."""
         with self._turn:
             found = dict.pop(self, holder, *default)
-            if found == self._said:  # others say nothing of it
+            # The page says nothing of others; of one whose end Ctrl-C broke off, until all have
+            # ended.
+            if found == self._said or self._said < 0 or not self:
                 self._publish()
             return found
 
@@ -180,6 +180,7 @@ class Pins(dict[int, int]):
             oldest = EVERYTHING if self._opening else min(pinned) if pinned else NEVER
             if self._said == oldest:
                 return
+            self._said = -1
             self._file.write(oldest)
             self._said = oldest
             if len(self) == len(pinned):

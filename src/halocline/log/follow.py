@@ -100,7 +100,10 @@ class Follower:
             return self._poll(self._read_lists)
         # Nearly always: a few entries of the same file.
         limit = position.offset
-        image, base = self._image(cursor, limit)
+        try:
+            image, base = self._image(cursor, limit)
+        except FileNotFoundError as error:
+            raise LogGone(self._start_order) from error
         if cursor.order >= self._start_order:
             fold(image, base, limit, cursor)
             self._start_order = cursor.order

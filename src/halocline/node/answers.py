@@ -191,14 +191,19 @@ class Answers:
 
     def settle(self) -> None:
         """Wait until all that was logged is durable and visible."""
-        writing = self._running().core.writing
+        owner = self._owner()
+        if owner is None:
+            raise UnavailableError("the owner has let go of the database", outcome="unknown")
+        writing = owner.core.writing
         (writing.sync if self._sync else writing.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
-        """Freeze and merge what commits left behind; may wait for the mover."""
-        writing = self._running().core.writing
-        for state in states:
-            writing.tidy(state)
+        """Freeze and merge what commits left behind; may wait for the mover. Those commits have
+        happened: an owner that is closing has nothing to say against them."""
+        owner = self._owner()
+        if owner is not None and not owner.core.closed:
+            for state in states:
+                owner.core.writing.tidy(state)
 
     def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
         return self._find(owner, request.token)

@@ -73,13 +73,15 @@ _SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, 
 class Seat:
     """A connection, and who sits there once that is known."""
 
-    __slots__ = ("channel", "number", "session", "since")
+    __slots__ = ("channel", "here", "number", "session", "since")
 
     def __init__(self, channel: Channel, since: float) -> None:
         self.channel = channel
         self.number = channel.sock.fileno()
         self.session: Session | None = None
         self.since = since
+        self.here = False
+        """At the desk, and not aside, or on its way back."""
 
 
 Logged = tuple[Seat, int, list[TableState]]
@@ -99,8 +101,7 @@ class Desk:
         self._seats: dict[int, Seat] = {}
         """All there are, at the desk and aside, by file number."""
         self._coming: deque[Seat] = deque()
-        self._aside: dict[Seat, threading.Thread] = {}
-        self._pushing: set[Seat] = set()
+        self._pushing: dict[Seat, threading.Thread] = {}
         self._ear: socket.socket | None = None
         self._bell: socket.socket | None = None
         self._poll = select.poll()
@@ -113,12 +114,14 @@ class Desk:
     # From any thread.
 
     def admit(self, channel: Channel) -> None:
-        """A connection that has just come."""
+        """A connection that has just come. OSError or RuntimeError: there is no place for it."""
         seat = Seat(channel, SystemClock().monotonic())
         with self._lock:
-            self._seats[seat.number] = seat
+            if self.closing:
+                raise BrokenChannelError("the desk is closed")
             if self._thread is None:
                 self._open()
+            self._seats[seat.number] = seat
         self._return(seat)
 
     def _open(self) -> None:
@@ -127,10 +130,11 @@ class Desk:
         self._ear.setblocking(False)
         self._bell.setblocking(False)
         self._poll.register(self._ear, select.POLLIN)
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(self._ear,), name="halocline-desk", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
 
     def expire(self, hello_s: float) -> None:
         """Hang up on those who have not said who they are for so long."""
@@ -148,17 +152,15 @@ class Desk:
         Shutting down the way in makes the next send of the other side fail, so whoever sent a
         request knows whether it will be answered. May be broken off and begun again.
         """
-        self.closing = True
-        with self._lock:
+        with self._lock:  # nobody is admitted any more, and the desk goes when all have gone
+            self.closing = True
             seats = list(self._seats.values())
-            aside = dict(self._aside)
         for seat in seats:
             with suppress(OSError):
                 seat.channel.sock.shutdown(socket.SHUT_RD)
         until = SystemClock().monotonic() + push_s
-        for seat in list(self._pushing):
-            thread = aside.get(seat)
-            if thread is not None:
+        for seat, thread in self._pushing.copy().items():
+            if thread is not threading.current_thread():
                 thread.join(max(0.0, until - SystemClock().monotonic()))
             with suppress(OSError):
                 seat.channel.sock.shutdown(socket.SHUT_RDWR)
@@ -190,11 +192,11 @@ class Desk:
     # At the desk.
 
     def _run(self, ear: socket.socket) -> None:
+        again: list[int] = []
         try:
             while not self.closing or self._seats:
-                ready = [number for number, _ in self._poll.poll()]
-                while ready:
-                    ready = self._turn(ear, ready)
+                ready = [number for number, _ in self._poll.poll(0 if again else None)]
+                again = self._turn(ear, list(dict.fromkeys(again + ready)) if again else ready)
         finally:
             self._shut()
 
@@ -207,14 +209,15 @@ class Desk:
             if seat is None:
                 again += self._welcome(ear)
                 continue
+            if not seat.here:  # one of the last turn, or somebody else who has its number now
+                continue
             try:
-                self._hear(seat, logged)
-            except Exception as error:
-                if not isinstance(error, OSError):
-                    _logger.error("a connection of another process failed", exc_info=error)
+                heard = self._hear(seat, logged)
+            except Exception as error:  # noqa: BLE001 as in `_serve`
+                _note(error)
                 self._dismiss(seat)
                 continue
-            if seat.channel.has_more and seat not in self._aside:
+            if heard and seat.here and seat.channel.has_more:
                 again.append(number)
         if logged:
             self._settle(logged)
@@ -229,12 +232,13 @@ class Desk:
             seat = self._coming.popleft()
             if self._seats.get(seat.number) is seat:
                 self._poll.register(seat.number, select.POLLIN)
+                seat.here = True
                 if seat.channel.has_more:
                     again.append(seat.number)
         return again
 
-    def _hear(self, seat: Seat, logged: list[Logged]) -> None:
-        """Take what has come. OSError: they are gone, or do not speak our language."""
+    def _hear(self, seat: Seat, logged: list[Logged]) -> bool:
+        """Take what has come; was it a whole request? OSError: they do not speak our language."""
         channel, session = seat.channel, seat.session
         try:
             body = channel.take(SHORT_BYTES)
@@ -243,7 +247,7 @@ class Desk:
                 if session is None:
                     raise BrokenChannelError("a greeting is short") from None
                 self._put_aside(seat, self._receive)
-            return
+            return False
         if body is None:
             self._dismiss(seat)
         elif session is not None:
@@ -252,17 +256,22 @@ class Desk:
             seat.session = self._greet(channel, body)
             if seat.session is None:
                 self._dismiss(seat)
+        return True
 
     def _dismiss(self, seat: Seat) -> None:
         """Of the desk's thread only: what is aside comes back first."""
-        with suppress(KeyError):
+        if seat.here:
+            seat.here = False
             self._poll.unregister(seat.number)
         with self._lock:
             self._seats.pop(seat.number, None)
         seat.channel.close()  # last: from here on the number may be somebody else's
         session, seat.session = seat.session, None
         if session is not None:
-            self._leave(session)
+            try:
+                self._leave(session)
+            except Exception as error:  # noqa: BLE001 as in `_serve`
+                _note(error)
 
     def _serve(
         self,
@@ -313,23 +322,25 @@ class Desk:
     # Aside.
 
     def _put_aside(self, seat: Seat, work: Callable[[Seat], Any]) -> None:
+        seat.here = False
         self._poll.unregister(seat.number)
         thread = threading.Thread(
             target=self._work, args=(seat, work), name="halocline-connection", daemon=True
         )
-        with self._lock:
-            self._aside[seat] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads: hanging up leaves the outcome open
+            _note(error)
+            self._dismiss(seat)
 
     def _work(self, seat: Seat, work: Callable[[Seat], Any]) -> None:
         try:
             work(seat)
-        except OSError:  # they are gone: the desk finds out
-            with suppress(OSError):
+        except Exception as error:  # noqa: BLE001 as in `_serve`
+            _note(error)
+            with suppress(OSError):  # the desk finds out
                 seat.channel.sock.shutdown(socket.SHUT_RDWR)
         finally:
-            with self._lock:
-                self._aside.pop(seat, None)
             self._return(seat)
 
     def _receive(self, seat: Seat) -> None:
@@ -362,7 +373,7 @@ class Desk:
 
     def _push(self, seat: Seat, feed: Feed) -> None:
         """Send what is committed, until somebody hangs up or it cannot go on."""
-        self._pushing.add(seat)
+        self._pushing[seat] = threading.current_thread()
         try:
             seat.channel.limit(0, PUSH_S)
             for pushed in feed:
@@ -371,7 +382,7 @@ class Desk:
             seat.channel.send(to_wire(error, self._answers.schema_of))
         finally:
             feed.close()
-            self._pushing.discard(seat)
+            del self._pushing[seat]
         seat.channel.limit(0, REPLY_S)
 
     def _tidy(self, reply: Reply, states: list[TableState], seat: Seat) -> None:
@@ -380,6 +391,12 @@ class Desk:
             self._answers.tidy(states)
         finally:
             seat.channel.send(reply)
+
+
+def _note(error: Exception) -> None:
+    """A connection that ends is no news; a bug of ours is."""
+    if not isinstance(error, OSError):
+        _logger.error("a connection of another process failed", exc_info=error)
 
 
 def _send_rest(data: bytes, seat: Seat) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 
 import msgspec
 
+from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
@@ -57,6 +58,7 @@ STOP_PUSH_S: Final = 1.0
 """How long a subscriber may take to hear that it is over."""
 MEND_S: Final = 2.0
 """How often the endpoint file is looked at."""
+PAUSE_S: Final = 0.05
 FORGOTTEN_S: Final = 2.0
 """How long a request may take whose database was forgotten, or whose process is ending."""
 
@@ -74,7 +76,7 @@ class Service:
         self._last_session = epoch << 32
         self._numbers = count((epoch << 32) + 1)
         """Sessions and catalog transactions of different epochs are never taken for each other."""
-        self._stopping = self._stopped = False
+        self.stopping = self._stopped = False
         remove_endpoint(root)  # of an owner that was killed
         self._listener, path = listen(CONNECTIONS_MAX)
         self._listener.settimeout(MEND_S)
@@ -104,7 +106,7 @@ class Service:
         """
         if self._stopped:
             return
-        self._stopping = True
+        self.stopping = True
         remove_endpoint(self._root, self._endpoint)
         with suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -115,7 +117,7 @@ class Service:
 
     def abandon(self) -> None:
         """In a forked child: the parent goes on listening."""
-        self._stopping = self._stopped = True
+        self.stopping = self._stopped = True
         self._listener.close()
         self._desk.abandon()
 
@@ -123,11 +125,11 @@ class Service:
         """Hang up on silent callers. If somebody has damaged or deleted the endpoint file, write it
         again."""
         self._desk.expire(HELLO_S)
-        if self._stopping or read_endpoint(self._root) is not None:
+        if self.stopping or read_endpoint(self._root) is not None:
             return
         with suppress(OSError):
             write_endpoint(self._root, self._endpoint)
-        if self._stopping:
+        if self.stopping:
             remove_endpoint(self._root, self._endpoint)
 
     def session(self) -> Session:
@@ -140,16 +142,17 @@ class Service:
     def admit(self, sock: socket.socket) -> None:
         """Give a connection a seat at the desk."""
         channel = Channel(sock)
-        if self._stopping or len(self._desk) >= CONNECTIONS_MAX:
+        if self.stopping or len(self._desk) >= CONNECTIONS_MAX:
             text = f"the owner serves {CONNECTIONS_MAX} connections already: try later"
-            _refuse(channel, UnavailableError("the owner is closing" if self._stopping else text))
+            _refuse(channel, UnavailableError("the owner is closing" if self.stopping else text))
             channel.close()
             self._desk.expire(HELLO_S)
             return
         channel.limit(0, REPLY_S)
-        self._desk.admit(channel)
-        if self._stopping:  # it may have been closed just before
-            channel.shut()
+        try:
+            self._desk.admit(channel)
+        except (OSError, RuntimeError):  # closed just before, or no more file numbers or threads
+            channel.close()
 
     def _greet(self, channel: Channel, body: bytes) -> Session | None:
         """Check who is there; None after a refusal."""
@@ -171,7 +174,11 @@ class Service:
             return None
         with self._lock:
             session = self._open_session(hello.session)
-        channel.send(Welcome(session.number, self._endpoint.epoch, os.getpid()))
+        try:
+            channel.send(Welcome(session.number, self._endpoint.epoch, os.getpid()))
+        except OSError:
+            self._leave(session)
+            raise
         return session
 
     # Sessions. The first two with the lock held.
@@ -218,7 +225,12 @@ def _accept(ref: weakref.ref[Service], listener: socket.socket) -> None:
             del service
             continue
         except OSError:
-            return
+            service = ref()
+            if service is None or service.stopping:
+                return
+            del service  # no more file numbers, perhaps: whoever waits is taken in later
+            SystemClock().sleep(PAUSE_S)
+            continue
         service = ref()
         if service is None:
             sock.close()

@@ -137,7 +137,7 @@ class Work:
         if core.closed or core.committer is None or self.token is not None or single is None:
             return False
         try:
-            commit_ts = core.committer.commit_single(self.snapshot, single)
+            commit_ts = core.committer.commit_single(self.snapshot, single, self.waits)
         except BaseException:
             self._finish("failed at commit")
             raise
@@ -148,7 +148,7 @@ class Work:
         self._writable = self._fresh = False
         self._single = self._seen = None  # an ended transaction holds no table in memory
         core.pins.pop(id(self), None)
-        if single[0].owes:
+        if single[0].owes and self.waits:
             core.committer.tidy(single[0])
         return True
 
