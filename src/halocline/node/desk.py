@@ -73,7 +73,7 @@ _SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, 
 class Seat:
     """A connection, and who sits there once that is known."""
 
-    __slots__ = ("channel", "here", "number", "session", "since")
+    __slots__ = ("channel", "gone", "here", "number", "session", "since")
 
     def __init__(self, channel: Channel, since: float) -> None:
         self.channel = channel
@@ -82,6 +82,8 @@ class Seat:
         self.since = since
         self.here = False
         """At the desk, and not aside, or on its way back."""
+        self.gone = False
+        """Something went wrong aside: nobody can go on with it."""
 
 
 Logged = tuple[Seat, int, list[TableState]]
@@ -230,7 +232,9 @@ class Desk:
         again = []
         while self._coming:
             seat = self._coming.popleft()
-            if self._seats.get(seat.number) is seat:
+            if seat.gone:
+                self._dismiss(seat)
+            else:
                 self._poll.register(seat.number, select.POLLIN)
                 seat.here = True
                 if seat.channel.has_more:
@@ -338,8 +342,7 @@ class Desk:
             work(seat)
         except Exception as error:  # noqa: BLE001 as in `_serve`
             _note(error)
-            with suppress(OSError):  # the desk finds out
-                seat.channel.sock.shutdown(socket.SHUT_RDWR)
+            seat.gone = True
         finally:
             self._return(seat)
 
