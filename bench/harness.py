@@ -20,7 +20,7 @@ import gc
 import multiprocessing
 import statistics
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -248,7 +248,7 @@ class Measurement:
 
     name: str
     title: str
-    measure: Callable[..., Sequence[Figure]]
+    measure: Callable[..., Iterable[Figure]]
     settings: dict[str, Any] = field(default_factory=dict)
 
 

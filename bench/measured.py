@@ -8,7 +8,7 @@ The functions are in the files that the imports name; here is how large each of 
 
 from __future__ import annotations
 
-from bench import budget, engine, sparkcases, tiers
+from bench import budget, engine, nodes, sparkcases, tiers
 from bench.harness import Measurement
 
 
@@ -69,6 +69,16 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "times": 4 if quick else 20,
                 "upserts": 5 if quick else 40,
                 "singles": 500 if quick else 5_000,
+            },
+        ),
+        Measurement(
+            name="nodes",
+            title="Other processes on the same database",
+            measure=nodes.nodes,
+            settings={
+                "rows": 1_000_000 if quick else 10_000_000,
+                "rounds": 2 if quick else 7,
+                "seconds": 1.0 if quick else 2.0,
             },
         ),
         *sparkcases.measurements(quick=quick),

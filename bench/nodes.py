@@ -1,26 +1,24 @@
-"""`python -m bench.nodes`: what it costs to be a second process, as ratios within one run.
+"""Other processes: what it costs to be a second one, as ratios within one run.
 
-    latency     a durable commit of one row, from a second process against the owner's own
-    afar        the same through Arrow Flight, on loopback
-    throughput  eight client processes together against one thread of the owner
+    commit      a durable commit of one row, from a second process against the owner's own, and the
+                same through Arrow Flight on loopback
+    together    eight client processes against one thread of the owner
     freshness   from an acknowledged commit of the owner to the first read of it elsewhere
     query       an aggregation over objects, in a second process against the owner
     start       a second process that opens a database with a large table, until its first
-                transaction has begun; `--start-rows` says how large
+                transaction has begun
 
-The owner is this process; clients are processes that answer on a pipe. Rounds alternate, so both
-sides meet the same disk and the same neighbours.
+The owner is the process that measures; clients are processes that answer on a pipe. Rounds
+alternate, so both sides meet the same disk and the same neighbours.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
@@ -29,10 +27,11 @@ from typing import Any
 import pyarrow as pa
 
 import halocline as hc
+from bench.harness import Figure
 
-OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 QUERY = "select v % 10 as g, count(*) as n, sum(v) as s from big group by 1 order by 1"
 CLIENTS = 8
+Pair = tuple[float, float]
 
 
 class Client:
@@ -133,24 +132,30 @@ def client(place: str, token: str) -> None:
 # -- cases ---------------------------------------------------------------------------------------
 
 
-def latency(db: hc.Database, one: Client, rounds: int, first: int = 0) -> tuple[float, float]:
-    mine, theirs = [], []
+def latency(db: hc.Database, one: Client, rounds: int, first: int = 0) -> list[Pair]:
+    """(the owner's seconds, the client's), round by round; the first round warms up."""
+    found = []
+    for number in range(rounds + 1):
+        mine = commits(db, first + number * 1000, 500)
+        theirs = one.ask("commits", first=first + 10**9 + number * 1000, count=500)
+        found.append((mine, theirs))
+    return found[1:]
+
+
+def throughput(db: hc.Database, clients: list[Client], rounds: int, seconds: float) -> list[Pair]:
+    """Commits per second of one thread here, and of all clients together, round by round."""
+    found = []
     for number in range(rounds):
-        mine.append(commits(db, first + number * 1000, 200))
-        theirs.append(one.ask("commits", first=first + 10**9 + number * 1000, count=200))
-    return median(mine), median(theirs)
-
-
-def throughput(db: hc.Database, clients: list[Client], seconds: float) -> tuple[float, float]:
-    alone = flood(db, 2 * 10**9, seconds) / seconds
-    for place, one in enumerate(clients):
-        one.tell("flood", first=(3 + place) * 10**9, seconds=seconds)
-    together = sum(one.answer() for one in clients) / seconds
-    return alone, together
+        first = (2 + 20 * number) * 10**9
+        alone = flood(db, first, seconds) / seconds
+        for place, one in enumerate(clients, 1):
+            one.tell("flood", first=first + place * 10**9, seconds=seconds)
+        found.append((alone, sum(one.answer() for one in clients) / seconds))
+    return found
 
 
 def freshness(db: hc.Database, one: Client, count: int) -> float:
-    first = 30 * 10**9
+    first = 10**12
     one.tell("watch", first=first, count=count)
     acked = []
     for key in range(first, first + count):
@@ -188,73 +193,61 @@ def _fill(db: hc.Database, rows: int, *, text: bool = False) -> None:
     db.checkpoint()
 
 
-def main() -> None:
-    """Run all cases and print one line for each."""
-    arguments = _arguments()
-    if arguments.client:
-        client(arguments.client, arguments.token)
-        return
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix="nodes-", dir=OUTPUT))
-    try:
-        _run(place / "db", arguments)
-        rows = arguments.start_rows
-        seconds = start(place / "large", rows, arguments.rounds)
-        _show("start", seconds * 1e3, "ms", rows, "rows", target="<= 1,000 ms")
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _run(path: Path, arguments: argparse.Namespace) -> None:
-    with hc.open(path) as db:
+def nodes(directory: Path, *, rows: int, rounds: int, seconds: float) -> Iterator[Figure]:
+    """Figures of two databases: a small one that is written to, and a large one."""
+    with hc.open(directory / "db") as db:
         db.create_table("small", {"id": int, "v": int}, "id")
         db.create_table("big", {"id": int, "v": int}, "id")
-        _fill(db, arguments.rows)
-        clients = [Client(path) for _ in range(CLIENTS)]
+        _fill(db, rows // 10)
+        clients = [Client(directory / "db") for _ in range(CLIENTS)]
         one = clients[0]
-        mine, theirs = latency(db, one, arguments.rounds)
-        _show("latency", mine * 1e6, "us", theirs * 1e6, "us", theirs / mine, "<= 1.8")
+        yield _ratio("commit, second process / owner", latency(db, one, rounds), 1.8)
         server = db.serve()
         afar = Client(server.uri, server.token)
-        mine, theirs = latency(db, afar, arguments.rounds, first=2 * 10**10)
-        _show("afar", mine * 1e6, "us", theirs * 1e6, "us", theirs / mine, "<= 5")
+        far = latency(db, afar, rounds, first=2 * 10**11)
+        yield _ratio("commit, over Flight / owner", far, 5.0)
         afar.close()
-        alone, together = throughput(db, clients, arguments.seconds)
-        _show("throughput", alone, "/s", together, "/s", together / alone, ">= 1.5")
-        _show("freshness", freshness(db, one, 200) * 1e3, "ms", target="<= 5 ms")
+        pairs = throughput(db, clients, rounds, seconds)
+        together = [other / alone for alone, other in pairs]
+        rates = f"{median(pair[0] for pair in pairs):,.0f} and {median(p[1] for p in pairs):,.0f}/s"
+        yield Figure(
+            name=f"commits/s, 1 thread / {CLIENTS} processes",
+            value=1 / median(together),
+            unit="x",
+            limit=0.67,
+            note=f"{rates}; {min(together):.2f} to {max(together):.2f} times one thread",
+        )
+        late = freshness(db, one, 200)
+        yield Figure(name="until others can read it", value=late * 1e3, unit="ms", limit=5.0)
         query(db, 2)
         one.ask("query", times=2)
-        pairs = [(query(db, 5), one.ask("query", times=5)) for _ in range(arguments.rounds)]
-        ours, others = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
-        _show("query", ours * 1e3, "ms", others * 1e3, "ms", others / ours, "<= 1.1")
+        asked = [(query(db, 5), one.ask("query", times=5)) for _ in range(rounds)]
+        yield _ratio("query, second process / owner", asked, 1.1)
         for each in clients:
             each.close()
+    seconds = start(directory / "large", rows, rounds)
+    yield Figure(name="opening beside the owner", value=seconds * 1e3, unit="ms", limit=1000.0)
 
 
-def _show(
-    name: str,
-    owner: float,
-    unit: str,
-    other: float | None = None,
-    other_unit: str = "",
-    ratio: float | None = None,
-    target: str = "",
-) -> None:
-    second = "" if other is None else f"{other:10,.1f} {other_unit:4}"
-    third = "" if ratio is None else f"ratio {ratio:5.2f}"
-    print(f"{name:11}{owner:10,.1f} {unit:3}{second:16}{third:12} {target}", flush=True)
+def _ratio(name: str, pairs: list[Pair], limit: float) -> Figure:
+    ratios = [theirs / mine for mine, theirs in pairs]
+    note = f"{median(pair[1] for pair in pairs) * 1e6:,.0f} us; {min(ratios):.2f} to "
+    return Figure(
+        name=name,
+        value=median(ratios),
+        unit="x",
+        limit=limit,
+        note=f"{note}{max(ratios):.2f}",
+    )
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--start-rows", type=int, default=10_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--client", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--token", default="", help=argparse.SUPPRESS)
-    return parser.parse_args()
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="A client of `nodes`.")
+    parser.add_argument("--client", required=True)
+    parser.add_argument("--token", default="")
+    arguments = parser.parse_args()
+    client(arguments.client, arguments.token)
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -40,9 +40,8 @@ class Channel:
         """All of it, or OSError."""
         self.sock.sendall(frame(message))
 
-    def try_send(self, message: object) -> bytes:
-        """As much of it as goes at once; returns the rest, mostly nothing."""
-        data = frame(message)
+    def try_send(self, data: bytes) -> bytes:
+        """As much of a frame as goes at once; returns the rest, mostly nothing."""
         try:
             sent = self.sock.send(data, _AT_ONCE)
         except BlockingIOError:

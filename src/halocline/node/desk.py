@@ -49,7 +49,6 @@ from halocline.node.wire import (
     Done,
     DropTable,
     EndDdl,
-    Failed,
     FindTable,
     ListTables,
     Ping,
@@ -57,6 +56,7 @@ from halocline.node.wire import (
     Request,
     Subscribe,
     encode,
+    frame,
 )
 from halocline.rows.state import TableState
 
@@ -86,8 +86,8 @@ class Seat:
         """Something went wrong aside: nobody can go on with it."""
 
 
-Logged = tuple[Seat, int, list[TableState]]
-"""A commit that is on its way to the disk, and the tables to tidy up behind it."""
+Logged = tuple[Seat, bytes, list[TableState]]
+"""A commit that is on its way to the disk: the answer, and the tables to tidy up behind it."""
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
 
@@ -284,37 +284,35 @@ class Desk:
         body: bytes,
         logged: list[Logged],
     ) -> None:
-        reply: Reply
         try:
             request = read_request(body)
             if type(request) is Commit:
                 if not (request.objects or request.ddl or request.token is not None):
-                    logged.append((seat, *self._answers.log_commit(session, request)))
+                    commit_ts, states = self._answers.log_commit(session, request)
+                    logged.append((seat, frame(_done(commit_ts)), states))
                     return
             elif type(request) in _SHORT:
-                self._reply(seat, _done(self._answers.answer(session, request)))
+                self._reply(seat, frame(_done(self._answers.answer(session, request))))
                 return
         except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
-            reply = fault_of(error, self._answers.schema_of)
-            self._reply(seat, reply)
+            self._reply(seat, frame(fault_of(error, self._answers.schema_of)))
             return
         self._put_aside(seat, partial(self._answer, request))
 
     def _settle(self, logged: list[Logged]) -> None:
         """Wait for the disk, then tell everybody."""
-        failed: Failed | None = None
+        failed = b""
         try:
             self._answers.settle()
         except Exception as error:  # noqa: BLE001 as above
-            failed = fault_of(error, self._answers.schema_of)
-        for seat, commit_ts, states in logged:
-            reply = failed or _done(commit_ts)
-            if states and failed is None:
+            failed = frame(fault_of(error, self._answers.schema_of))
+        for seat, reply, states in logged:
+            if states and not failed:
                 self._put_aside(seat, partial(self._tidy, reply, states))
             else:
-                self._reply(seat, reply)
+                self._reply(seat, failed or reply)
 
-    def _reply(self, seat: Seat, reply: Reply) -> None:
+    def _reply(self, seat: Seat, reply: bytes) -> None:
         try:
             rest = seat.channel.try_send(reply)
         except OSError:
@@ -388,12 +386,12 @@ class Desk:
             del self._pushing[seat]
         seat.channel.limit(0, REPLY_S)
 
-    def _tidy(self, reply: Reply, states: list[TableState], seat: Seat) -> None:
+    def _tidy(self, reply: bytes, states: list[TableState], seat: Seat) -> None:
         """What a commit left behind; whoever brought it waits, as in a process of its own."""
         try:
             self._answers.tidy(states)
         finally:
-            seat.channel.send(reply)
+            seat.channel.sock.sendall(reply)
 
 
 def _note(error: Exception) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import socket
+from os import sched_yield
 from typing import Final
 
 from halocline.clock import Clock
 
 SPIN_S: Final = 0.0005
 GAP_S: Final = 0.00005
-REST_MAX: Final = 255
+REST_MAX: Final = 31
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 
 
@@ -43,6 +44,7 @@ class Spin:
             try:
                 data = sock.recv(size, _AT_ONCE)
             except BlockingIOError:
+                sched_yield()  # whoever wants the core gets it now, not when our slice is over
                 before, at = at, now()
                 if at < until and at - before < GAP_S:
                     continue

@@ -5,7 +5,8 @@
 One instance per database, made on first use (a new one costs 20-60 ms), one cursor per query. It
 may open files in the folder of the objects and nowhere else, and may not load extensions, see
 Python variables or change its own configuration. Tables are handed in under the names the query
-uses: Arrow zero-copy, objects as temporary views over their files (source.py).
+uses: Arrow zero-copy, objects as temporary views over their files (source.py). What is dead in them
+stays with the instance for the next query (words.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow as pa
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.ctrlc import stoppable
 from halocline.read.source import Source, literal
+from halocline.read.words import Loan, WordTables
 
 Tables = Mapping[str, pa.Table | Source]
 
@@ -35,6 +37,8 @@ _SETTINGS = (
     "set autoload_known_extensions=false",
     "set global TimeZone='UTC'",
 )
+_WORDS_SHARE = 16
+"""One part in so many of the memory may hold masks between queries."""
 _QUERY_ERRORS = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
 _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!")
 """How DuckDB's errors end when it was Ctrl-C that stopped it."""
@@ -57,30 +61,34 @@ class Duck:
         self._spill = spill
         self._lock = Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
+        self._words = WordTables(0)
 
     def query(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.Table:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
-        cursor = self._cursor()
+        cursor, loan = self._cursor()
         try:
             with self._errors(tables), stoppable(cursor):
-                result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
+                relation = self._relation(cursor, loan, text, params, tables, quoted)
+                result = relation.to_arrow_table()
             return as_schema(result, _canonical(result.schema))
         finally:
             cursor.close()
+            loan.close()
 
     def stream(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.RecordBatchReader:
         """The same, batch by batch; the cursor lives until the reader is done or dropped."""
-        cursor = self._cursor()
+        cursor, loan = self._cursor()
         try:
             with self._errors(tables), stoppable(cursor):
-                relation = self._relation(cursor, text, params, tables, quoted)
+                relation = self._relation(cursor, loan, text, params, tables, quoted)
                 reader = relation.to_arrow_reader(65536)
         except BaseException:
             cursor.close()
+            loan.close()
             raise
 
         schema = _canonical(reader.schema)
@@ -95,6 +103,7 @@ class Duck:
                     yield as_schema(batch, schema)
             finally:
                 cursor.close()
+                loan.close()
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
@@ -111,6 +120,7 @@ class Duck:
     def _relation(
         self,
         cursor: duckdb.DuckDBPyConnection,
+        loan: Loan,
         text: str,
         params: Sequence[object],
         tables: Tables,
@@ -118,7 +128,7 @@ class Duck:
     ) -> duckdb.DuckDBPyRelation:
         for number, (name, table) in enumerate(tables.items()):
             if isinstance(table, Source):
-                table.attach(cursor, name, number)
+                table.attach(cursor, name, number, loan)
             else:
                 cursor.register(name, table)
         values = list(params) if params else None
@@ -132,11 +142,13 @@ class Duck:
         assert relation is not None, "a SELECT always has a result"
         return relation
 
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
+    def _cursor(self) -> tuple[duckdb.DuckDBPyConnection, Loan]:
         with self._lock:
             if self._instance is None:
                 self._instance = self._start()
-            return self._instance.cursor()
+                self._words = WordTables(self._memory_bytes // _WORDS_SHARE)
+            cursor = self._instance.cursor()
+            return cursor, Loan(self._words, cursor)
 
     def _start(self) -> duckdb.DuckDBPyConnection:
         instance = duckdb.connect(":memory:")

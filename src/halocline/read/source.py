@@ -3,8 +3,8 @@
     ScanPlan --source_of--> Source --attach--> a temporary view in the cursor of the query
 
         select columns from read_parquet([clean files])
-        union all select columns from read_parquet([dirty files]) join mask on _rowid // 64 = word
-                  where the word says that _rowid is alive    many rows (mask.py)
+        union all select columns from read_parquet([dirty files]) join words on _rowid >> 6 = word
+                  where the word says that _rowid is alive    many rows (mask.py, words.py)
         union all select columns from read_parquet([dirty files]) anti join dead on _rowid
         union all select columns from read_parquet([late files]) anti join ... where _commit_ts <= S
         union all select columns from memory                  L0 and rows of the transaction itself
@@ -35,10 +35,11 @@ from halocline.catalog import ObjectEntry
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
-from halocline.read.mask import Mask, split_dirty
+from halocline.read.mask import JOIN, Mask, split_dirty
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import scan_objects
 from halocline.read.statement import quote
+from halocline.read.words import Loan, WordTable
 from halocline.rows.page import Int64Array
 from halocline.schema import Schema
 
@@ -69,7 +70,7 @@ class Source:
         masked = [_file(entry) for mask in self.masks for entry in mask.entries]
         return (*self.clean, *masked, *self.dirty, *self.late)
 
-    def attach(self, cursor: duckdb.DuckDBPyConnection, name: str, number: int) -> None:
+    def attach(self, cursor: duckdb.DuckDBPyConnection, name: str, number: int, loan: Loan) -> None:
         """Make the table known to a cursor under this name."""
         if not self.files:
             cursor.register(name, self.memory)
@@ -79,14 +80,10 @@ class Source:
             cursor.register(memory, self.memory)
         if len(self.dead) and (self.dirty or self.late):
             cursor.register(dead, pa.table({ROWID: pa.array(self.dead)}))
-        masks = [f"_mask_{number}_{place}" for place in range(len(self.masks))]
-        for table, mask in zip(masks, self.masks, strict=True):
-            # A table of its own, not Arrow: DuckDB knows the bounds of its columns.
-            cursor.register(f"{table}_words", mask.table())
-            cursor.execute(f"create temp table {table} as select * from {table}_words")
-        cursor.execute(f"create temp view {quote(name)} as {self.text(memory, dead, masks)}")
+        words = [loan.words(mask) for mask in self.masks]
+        cursor.execute(f"create temp view {quote(name)} as {self.text(memory, dead, words)}")
 
-    def text(self, memory: str, dead: str, masks: Sequence[str]) -> str:
+    def text(self, memory: str, dead: str, words: Sequence[WordTable]) -> str:
         """The SELECT behind the view, over tables of these names."""
         shown = ", ".join(quote(column) for column in self.columns)
         less = ""
@@ -101,20 +98,16 @@ class Source:
             )
             if files
         ]
-        parts += map(self._masked, masks, self.masks)
+        parts += map(self._masked, self.masks, words)
         if self.memory.num_rows:
             parts.append(f"select {shown} from {quote(memory)}")
         return " union all ".join(parts)
 
-    def _masked(self, name: str, mask: Mask) -> str:
-        """The SELECT of a group of files less the rows whose bit is set in a table of words."""
+    def _masked(self, mask: Mask, words: WordTable) -> str:
+        """The SELECT of a group of files less the rows that are dead in a table of words."""
         shown = ", ".join(quote(column) for column in self.columns)
-        # With the bounds known, DuckDB indexes an array of words instead of hashing.
-        bounds = f"{{'min': {mask.rowid_min}, 'max': {mask.rowid_max}, 'null_count': 0}}"
-        files = self._files(
-            map(_file, mask.entries), f", column_statistics = {{'{ROWID}': {bounds}}}"
-        )
-        return f"select {shown} from {files} join {quote(name)} on {mask.join} where {mask.test}"
+        files = self._files(map(_file, mask.entries))
+        return f"select {shown} from {files} join {words.table} on {JOIN} where {words.test}"
 
     def blame(self, message: str, *, anyway: bool) -> None:
         """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""
@@ -125,10 +118,10 @@ class Source:
         if named and anyway:
             raise UnavailableError(f"{named[0].key} cannot be read: {message}")
 
-    def _files(self, files: Iterable[ObjectFile], more: str = "") -> str:
+    def _files(self, files: Iterable[ObjectFile]) -> str:
         paths = ", ".join(literal(self.shelf.path_of(file)) for file in files)
         # A folder called "year=2024" must not become a column.
-        return f"read_parquet([{paths}], hive_partitioning = false{more})"
+        return f"read_parquet([{paths}], hive_partitioning = false)"
 
 
 def literal(text: str) -> str:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.read import mask
-from halocline.read.mask import ROWS_MIN, SPREAD_MAX, WORD, WORDS_MAX, split_dirty
+from halocline.read.mask import JOIN, ROWS_MIN, SPREAD_MAX, WORD, WORDS_MAX, split_dirty, words_of
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def alive(connection: duckdb.DuckDBPyConnection, found: mask.Mask, rowids: np.ndarray) -> list[int]:
     """The RowIDs that DuckDB finds alive."""
-    connection.register("words", found.table())
+    words = words_of(found)
+    connection.register("words", words.table())
     connection.register("rows", pa.table({"_rowid": rowids}))
-    text = f"select _rowid from rows join words on {found.join} where {found.test} order by 1"
+    text = f"select _rowid from rows join words on {JOIN} where {words.test} order by 1"
     return [row[0] for row in connection.sql(text).fetchall()]
 
 
@@ -57,9 +58,9 @@ def test_a_mask_names_the_dead_and_nobody_else(
         patch.setattr(mask, "ROWS_MIN", 1)
         patch.setattr(mask, "LISTED_MAX", listed_max)
         (found,), rest = split_dirty([dirty(1, low, low + span - 1)], dead)
-    assert rest == []
-    rowids = np.arange(low, low + span)
-    assert alive(connection, found, rowids) == np.setdiff1d(rowids, dead).tolist()
+        assert rest == []
+        rowids = np.arange(low, low + span)
+        assert alive(connection, found, rowids) == np.setdiff1d(rowids, dead).tolist()
 
 
 def test_neighbours_share_a_mask_in_their_order() -> None:
@@ -88,4 +89,4 @@ def test_a_gap_and_the_greatest_size_begin_another_mask() -> None:
     masks, rest = split_dirty(objects, np.array([5, 1 << 50]))
     assert rest == []
     assert [found.entries for found in masks] == [(entry,) for entry in objects]
-    assert all(found.table().num_rows <= WORDS_MAX for found in masks)
+    assert all(words_of(found).table().num_rows <= WORDS_MAX for found in masks)

@@ -20,8 +20,9 @@ from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
 from halocline.objects import Shelf, write_data
 from halocline.objects.shelf import object_id, object_key
-from halocline.read import mask
+from halocline.read import mask, words
 from halocline.read.duck import Duck, as_schema
+from halocline.read.mask import words_of as mask_words_of
 from halocline.read.plan import NONE
 from halocline.read.prune import compile_where
 from halocline.read.scan import memory_table, take_plan
@@ -135,8 +136,48 @@ def test_filters_reach_a_scan_behind_a_mask(
     assert shown.count("READ_PARQUET") == len(source.masks)
     assert shown.count("Filters:") == len(source.masks)
     # With a second condition it would be hashed.
-    conditions = re.findall(r"Conditions: ([^│]*?) *│", shown)
-    assert conditions == ["(_rowid // 64) = _word"] * len(masks), shown
+    conditions = re.findall(r"Conditions: *│\s*│ ([^│]*?) *│", shown)
+    assert conditions == ["__internal_barrier((_rowid >> 6)) = _word"] * len(masks), shown
+
+
+def dirty_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiers:
+    """A table that has a mask now."""
+    monkeypatch.setattr(mask, "ROWS_MIN", 1)
+    tiers = on_disk(Tiers(1, "int"), tmp_path)
+    while not source_at(tiers.live, tiers.ts).masks:
+        tiers.step()
+    return tiers
+
+
+def test_the_words_of_a_mask_are_made_once(
+    tmp_path: Path, duck: Duck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = dirty_for_long(tmp_path, monkeypatch)
+    made: list[object] = []
+    monkeypatch.setattr(words, "words_of", lambda mask: made.append(mask) or mask_words_of(mask))
+    for _ in range(3):
+        source = source_at(tiers.live, tiers.ts)
+        found = duck.query("select * from t", [], {"t": source})
+        assert found.num_rows == len(tiers.rows_at(tiers.ts))
+        assert len(made) == len(source.masks)
+    # Two of one table in a query, and one whose reader has more to read.
+    stream = duck.stream("select * from t", [], {"t": source})
+    twice = duck.query("select count(*) as n from t, u", [], {"t": source, "u": source})
+    assert twice.to_pylist() == [{"n": found.num_rows**2}]
+    assert stream.read_all() == found
+    assert len(made) == len(source.masks)
+
+
+def test_an_instance_that_starts_anew_has_no_words(
+    tmp_path: Path, duck: Duck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = dirty_for_long(tmp_path, monkeypatch)
+    source = source_at(tiers.live, tiers.ts)
+    before = duck.query("select * from t", [], {"t": source})
+    stream = duck.stream("select * from t", [], {"t": source})
+    duck._restart()
+    assert duck.query("select * from t", [], {"t": source}) == before
+    assert stream.read_all() == before
 
 
 def test_a_clean_table_is_read_without_a_join(tmp_path: Path, duck: Duck) -> None:
