@@ -1,4 +1,4 @@
-"""The desk with real sockets: whoever stalls, pipelines, breaks off or fails holds up nobody else."""
+"""The desk with real sockets: whoever stalls, hurries, breaks off or fails holds up nobody else."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_numbers_of_connections_are_used_again(db: hc.Database) -> None:
                     assert said(channel)[0] == "done"
                 with caller(db) as channel:
                     channel.sock.sendall(frame(wire.Command("health")) + PING[: key % 12])
-        except BaseException as error:  # noqa: BLE001 reported by the test
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=come_and_go, args=(n * 100,)) for n in range(4)]
@@ -397,7 +397,9 @@ def test_no_more_threads_end_one_connection(
     check_others(db)
 
 
-def test_closing_answers_what_is_aside_and_cuts_off_the_rest(db: hc.Database) -> None:
+def test_closing_answers_what_is_aside_and_cuts_off_the_rest(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began, go_on = threading.Event(), threading.Event()
     real = type(db).health
 
@@ -406,23 +408,22 @@ def test_closing_answers_what_is_aside_and_cuts_off_the_rest(db: hc.Database) ->
         assert go_on.wait(WAIT_S)
         return real(db)
 
+    monkeypatch.setattr(db, "health", slow)
     with caller(db) as busy, caller(db) as half, caller(db) as long, caller(db) as idle:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(db, "health", slow, raising=False)
-            busy.sock.sendall(frame(wire.Command("health")))
-            assert began.wait(WAIT_S)
-            half.sock.sendall(PING[:6])
-            long.sock.sendall(HEAD.pack(1 << 20, 0) + b"x")
-            closing = threading.Thread(target=db.close)
-            closing.start()
-            for channel in (half, long, idle):
-                with suppress(ConnectionError):
-                    assert channel.receive(100) is None
-            assert closing.is_alive()
-            go_on.set()
-            assert said(busy)[0] in ("done", "failed")
-            closing.join(WAIT_S)
-            assert not closing.is_alive()
+        busy.sock.sendall(frame(wire.Command("health")))
+        assert began.wait(WAIT_S)
+        half.sock.sendall(PING[:6])
+        long.sock.sendall(HEAD.pack(1 << 20, 0) + b"x")
+        closing = threading.Thread(target=db.close)
+        closing.start()
+        for channel in (half, long, idle):
+            with suppress(ConnectionError):
+                assert channel.receive(100) is None
+        assert closing.is_alive()
+        go_on.set()
+        assert said(busy)[0] in ("done", "failed")
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
 
 
 def _count(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:

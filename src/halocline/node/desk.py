@@ -83,7 +83,7 @@ class Seat:
         self.here = False
         """At the desk, and not aside, or on its way back."""
         self.gone = False
-        """Something went wrong aside: nobody can go on with it."""
+        """Something went wrong aside: it cannot be gone on with."""
 
 
 Logged = tuple[Seat, bytes, list[TableState]]
@@ -211,7 +211,7 @@ class Desk:
             if seat is None:
                 again += self._welcome(ear)
                 continue
-            if not seat.here:  # one of the last turn, or somebody else who has its number now
+            if not seat.here:  # one of the last turn, or somebody who has its number now
                 continue
             try:
                 heard = self._hear(seat, logged)
@@ -272,18 +272,9 @@ class Desk:
         seat.channel.close()  # last: from here on the number may be somebody else's
         session, seat.session = seat.session, None
         if session is not None:
-            try:
-                self._leave(session)
-            except Exception as error:  # noqa: BLE001 as in `_serve`
-                _note(error)
+            self._leave(session)
 
-    def _serve(
-        self,
-        seat: Seat,
-        session: Session,
-        body: bytes,
-        logged: list[Logged],
-    ) -> None:
+    def _serve(self, seat: Seat, session: Session, body: bytes, logged: list[Logged]) -> None:
         try:
             request = read_request(body)
             if type(request) is Commit:

@@ -1,8 +1,8 @@
-"""One row folded in one go leaves what the general fold leaves: rows, keys, stamps, numbers, errors.
+"""One row folded in one go leaves what the general fold leaves: rows, keys, stamps, errors.
 
-    a real log --read_entries--> transactions --> fold_record      the general way
-               --fold_run, and walk behind it --> fold_entries     followers
-               --Replay.fold_entry                                 recovery
+a real log --read_entries--> transactions --> fold_record      the general way
+           --fold_run, and walk behind it --> fold_entries     followers
+           --Replay.fold_entry                                 recovery
 """
 
 from __future__ import annotations
