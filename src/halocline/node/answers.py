@@ -197,7 +197,7 @@ class Answers:
         (writing.sync if self._sync else writing.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
-        """Freeze and merge what commits left behind. They have happened: nothing is refused here."""
+        """Freeze and merge what commits left behind. They have happened: nothing is refused."""
         owner = self._owner()
         for state in states:
             if owner is not None and not owner.core.closed:
