@@ -118,6 +118,7 @@ class Pins(dict[int, int]):
         self._turn = RLock()
         self._opening = 0
         self._said = -1
+        """What the page says; below zero when that is not known."""
 
     @property
     def published(self) -> bool:
@@ -140,7 +141,9 @@ class Pins(dict[int, int]):
         """Forget a pin, as `dict.pop` does."""
         with self._turn:
             found = dict.pop(self, holder, *default)
-            if found == self._said:  # others say nothing of it
+            # The page says nothing of others; of one whose end Ctrl-C broke off, until all have
+            # ended.
+            if found == self._said or self._said < 0 or not self:
                 self._publish()
             return found
 
@@ -177,6 +180,7 @@ class Pins(dict[int, int]):
             oldest = EVERYTHING if self._opening else min(pinned) if pinned else NEVER
             if self._said == oldest:
                 return
+            self._said = -1
             self._file.write(oldest)
             self._said = oldest
             if len(self) == len(pinned):

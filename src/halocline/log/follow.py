@@ -108,9 +108,18 @@ class Follower:
             fold(image, base, limit, cursor)
             self._start_order = cursor.order
         if cursor.offset < limit:
-            return self._poll(self._read_lists)
+            return self._lists(image, base, position, cursor)
         self._reach(position)  # not before all is folded: whoever asks `is_current` relies on it
         return ()
+
+    def _lists(
+        self, image: bytes, base: int, position: Published, cursor: Cursor
+    ) -> Iterator[list[Entry]]:
+        """What `fold` has left of an image."""
+        while entries := self._list(image, base, position.offset, cursor):
+            yield entries
+        self._check_whole(cursor, position.offset)
+        self._reach(position)
 
     def _poll(self, read: Callable[[Cursor, int], Iterator[T]]) -> Iterator[T]:
         position = self._position()

@@ -4,7 +4,7 @@
 
 The same for everybody, whatever the way: processes of this machine through a socket (service.py),
 and this process itself, once it has taken over from an owner that is gone (link.py). A commit runs
-in the thread that brought it, so commits of many processes wait for one sync together.
+in the thread that brought it, or at the desk (desk.py) with those that came together with it.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
 from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.
@@ -188,8 +188,7 @@ class Answers:
             changed = unpack(core, session, request, nodes, txn)
             core.check_writable(request.snapshot, changed)
             commit_ts = txn.commit()
-        states = [tables[id] for id in changed if id in tables]
-        return commit_ts or 0, [state for state in states if state.owes]
+        return commit_ts or 0, [tables[id] for id in changed if id in tables and tables[id].owes]
 
     def settle(self) -> None:
         """Wait until all that was logged is durable and visible."""
@@ -200,18 +199,17 @@ class Answers:
         (writing.sync if self._sync else writing.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
-        """Freeze and merge what commits left behind; may wait for the mover. Those commits have
-        happened: an owner that is closing has nothing to say against them."""
+        """Freeze and merge what commits left behind. They have happened: nothing is refused."""
         owner = self._owner()
-        for state in states if owner is not None and not owner.core.closed else ():
-            owner.core.writing.tidy(state)
+        for state in states:
+            if owner is not None and not owner.core.closed:
+                owner.core.writing.tidy(state)
 
     def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
         return self._find(owner, request.token)
 
     def _find(self, owner: Owner, token: Token) -> int:
-        log = owner.core.writing.log
-        known = owner.core.engine.tokens.find(token)
+        log, known = owner.core.writing.log, owner.core.engine.tokens.find(token)
         while known and not log.wait_visible(known, WAIT_S):
             if log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
@@ -310,8 +308,8 @@ class Answers:
     def _put_object(self, owner: Owner, session: Session, request: PutObject) -> None:
         if not _OBJECTS.fullmatch(request.key):
             raise UsageError(f"{request.key!r} is not the key of an object")
-        job, _ = session.job(owner.core, job_of(request.key))
         core = owner.core
+        job, _ = session.job(core, job_of(request.key))
         if job is None or job.job_id not in core.engine.jobs:
             raise ConflictError("the job that wrote its files is not live any more")
         if request.key.partition("/")[0] != str(job.table_id):
@@ -358,10 +356,9 @@ class Answers:
     def _list_checkpoints(
         self, owner: Owner, session: Session, request: ListCheckpoints
     ) -> list[CheckpointFacts]:
-        places = owner.core.writing.log.places
-        found = [
-            (node, places.ts_of_file(node.start_file)) for node in owner.core.engine.checkpoints
-        ]
+        core = owner.core
+        ts_of_file = core.writing.log.places.ts_of_file
+        found = [(node, ts_of_file(node.start_file)) for node in core.engine.checkpoints]
         return [
             CheckpointFacts(node.ts, node.key, node.size_bytes, since)
             for node, since in found

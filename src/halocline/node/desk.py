@@ -73,7 +73,7 @@ _SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, 
 class Seat:
     """A connection, and who sits there once that is known."""
 
-    __slots__ = ("channel", "here", "number", "session", "since")
+    __slots__ = ("channel", "gone", "here", "number", "session", "since")
 
     def __init__(self, channel: Channel, since: float) -> None:
         self.channel = channel
@@ -82,6 +82,8 @@ class Seat:
         self.since = since
         self.here = False
         """At the desk, and not aside, or on its way back."""
+        self.gone = False
+        """Something went wrong aside: it cannot be gone on with."""
 
 
 Logged = tuple[Seat, bytes, list[TableState]]
@@ -114,7 +116,7 @@ class Desk:
     # From any thread.
 
     def admit(self, channel: Channel) -> None:
-        """A connection that has just come. OSError when there is no place for it."""
+        """A connection that has just come. OSError or RuntimeError: there is no place for it."""
         seat = Seat(channel, SystemClock().monotonic())
         with self._lock:
             if self.closing:
@@ -130,10 +132,11 @@ class Desk:
         self._ear.setblocking(False)
         self._bell.setblocking(False)
         self._poll.register(self._ear, select.POLLIN)
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(self._ear,), name="halocline-desk", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
 
     def expire(self, hello_s: float) -> None:
         """Hang up on those who have not said who they are for so long."""
@@ -159,7 +162,8 @@ class Desk:
                 seat.channel.sock.shutdown(socket.SHUT_RD)
         until = SystemClock().monotonic() + push_s
         for seat, thread in self._pushing.copy().items():
-            thread.join(max(0.0, until - SystemClock().monotonic()))
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - SystemClock().monotonic()))
             with suppress(OSError):
                 seat.channel.sock.shutdown(socket.SHUT_RDWR)
         self._ring()
@@ -207,7 +211,7 @@ class Desk:
             if seat is None:
                 again += self._welcome(ear)
                 continue
-            if not seat.here:  # one of the last turn, or somebody else who has its number now
+            if not seat.here:  # one of the last turn, or somebody who has its number now
                 continue
             try:
                 heard = self._hear(seat, logged)
@@ -228,7 +232,9 @@ class Desk:
         again = []
         while self._coming:
             seat = self._coming.popleft()
-            if self._seats.get(seat.number) is seat:
+            if seat.gone:
+                self._dismiss(seat)
+            else:
                 self._poll.register(seat.number, select.POLLIN)
                 seat.here = True
                 if seat.channel.has_more:
@@ -266,18 +272,9 @@ class Desk:
         seat.channel.close()  # last: from here on the number may be somebody else's
         session, seat.session = seat.session, None
         if session is not None:
-            try:
-                self._leave(session)
-            except Exception as error:  # noqa: BLE001 as in `_serve`
-                _note(error)
+            self._leave(session)
 
-    def _serve(
-        self,
-        seat: Seat,
-        session: Session,
-        body: bytes,
-        logged: list[Logged],
-    ) -> None:
+    def _serve(self, seat: Seat, session: Session, body: bytes, logged: list[Logged]) -> None:
         try:
             request = read_request(body)
             if type(request) is Commit:
@@ -334,8 +331,7 @@ class Desk:
             work(seat)
         except Exception as error:  # noqa: BLE001 as in `_serve`
             _note(error)
-            with suppress(OSError):  # the desk finds out
-                seat.channel.sock.shutdown(socket.SHUT_RDWR)
+            seat.gone = True
         finally:
             self._return(seat)
 

@@ -16,6 +16,7 @@ copies of the sockets; the threads stayed with the parent.
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import socket
 import threading
@@ -50,6 +51,7 @@ from halocline.node.wire import (
     decode_hello,
 )
 
+_logger = logging.getLogger("halocline")
 CONNECTIONS_MAX: Final = 256
 HELLO_S: Final = 5
 """How long a new connection may take to say who it is."""
@@ -151,7 +153,7 @@ class Service:
         channel.limit(0, REPLY_S)
         try:
             self._desk.admit(channel)
-        except OSError:  # it was closed just before, or there are no more file numbers
+        except (OSError, RuntimeError):  # closed just before, or no more file numbers or threads
             channel.close()
 
     def _greet(self, channel: Channel, body: bytes) -> Session | None:
@@ -199,8 +201,12 @@ class Service:
             if last:
                 self._sessions.pop(session.number, None)
         if last:
-            with suppress(HaloclineError):
+            try:
                 self.answers.end(session)
+            except HaloclineError:
+                pass  # what it began ends with the owner, then
+            except Exception as error:  # a bug of ours must not take the desk down
+                _logger.error("a session of another process did not end", exc_info=error)
 
 
 def _nothing(table: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,106 @@ def test_every_flipped_bit_of_a_pin_is_noticed(tmp_path: Path) -> None:
             file.write(flipped)
         assert read_pins(files) == [Pin(0, EVERYTHING)], bit
     pin.close()
+
+
+# -- what the page says --------------------------------------------------------------------------
+
+
+class Page:
+    """A pin file that remembers what it was told, and may be interrupted."""
+
+    def __init__(self) -> None:
+        self.said: list[int] = []
+        self.interrupt = False
+
+    def write(self, ts: int) -> None:
+        if self.interrupt:
+            self.interrupt = False
+            raise KeyboardInterrupt
+        self.said.append(ts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_page_never_says_more_than_the_truth_and_says_it_in_the_end(seed: int) -> None:
+    chance, page = random.Random(seed), Page()
+    pins = Pins(page)  # type: ignore[arg-type]
+    for now in range(100, 400):
+        match chance.randrange(5):
+            case 0 | 1:  # a transaction begins, or takes a newer snapshot
+                pins[chance.randrange(4)] = now - chance.randrange(20)
+            case 2 if pins:
+                del pins[chance.choice(list(pins))]
+            case 3:
+                pins.pop(chance.randrange(4), None)
+            case _:
+                with pins.everything():
+                    assert page.said[-1] == EVERYTHING
+        if page.said:
+            assert page.said[-1] == min(pins.values(), default=NEVER)
+    assert len(page.said) < 300, "it is written only when it changes"
+
+
+def test_a_newer_pin_of_the_same_holder_raises_the_page() -> None:
+    page = Page()
+    pins = Pins(page)  # type: ignore[arg-type]
+    pins[1] = 50
+    pins[1] = 70
+    assert page.said == [50, 70]
+    pins.pop(1)
+    assert page.said == [50, 70, NEVER]
+
+
+def test_a_transaction_that_is_covered_by_an_older_one_costs_nothing() -> None:
+    page = Page()
+    pins = Pins(page)  # type: ignore[arg-type]
+    pins[1] = 50
+    for ts in range(60, 70):
+        pins[2] = ts
+        pins.pop(2)
+    assert page.said == [50]
+    pins[2] = 80
+    pins.pop(1)
+    assert page.said == [50, 80]
+
+
+def test_ctrl_c_inside_a_pin_is_made_good_by_the_next() -> None:
+    page = Page()
+    pins = Pins(page)  # type: ignore[arg-type]
+    pins[1] = 50
+    page.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        pins.pop(1)
+    assert page.said == [50]  # less than the truth, for a while
+    pins[2] = 60
+    assert page.said == [50, 60]
+    page.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        pins[3] = 40
+    pins.pop(3)
+    assert page.said[-1] == 60
+    pins.pop(2)
+    assert page.said[-1] == NEVER
+
+
+def test_a_forgotten_transaction_may_end_in_the_middle_of_a_pin() -> None:
+    """The collector runs anywhere: also while the page is being written."""
+
+    class Collecting(Page):
+        def write(self, ts: int) -> None:
+            if 1 in pins:
+                pins.pop(1)
+            super().write(ts)
+
+    page = Collecting()
+    pins = Pins(None)
+    pins[1] = 50
+    pins._file = page  # type: ignore[assignment]
+    pins[2] = 60
+    assert page.said[-1] == 60
+    pins.pop(2)
+    assert page.said[-1] == NEVER
+    pins[1] = 30
+    assert page.said[-1] == NEVER  # it ended while it began
 
 
 # -- readers and GC ------------------------------------------------------------------------------

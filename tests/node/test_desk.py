@@ -1,0 +1,442 @@
+"""The desk with real sockets: whoever stalls, hurries, breaks off or fails holds up nobody else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import halocline as hc
+from halocline.log import DML_A
+from halocline.log.tape import Tape
+from halocline.node import service, wire
+from halocline.node.channel import Channel
+from halocline.node.endpoint import read_endpoint
+from halocline.node.service import Service
+from halocline.node.wire import HEAD, Hello, frame
+from halocline.rows.onerow import one_row_record
+from halocline.schema import Schema
+
+WAIT_S = 30
+OPTIONS = hc.Options(background=False, page_rows=4)
+PING = frame(wire.Ping())
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[hc.Database]:
+    with hc.open(tmp_path / "db", options=OPTIONS) as db:
+        db.create_table("t", {"id": int, "text": str}, "id")
+        yield db
+        assert db._core.closed or not db.check()
+
+
+@contextmanager
+def caller(db: hc.Database) -> Iterator[Channel]:
+    """A connection that has said hello."""
+    endpoint = read_endpoint(db.path)
+    assert endpoint is not None
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(WAIT_S)
+        sock.connect(endpoint.socket)
+        channel = Channel(sock)
+        channel.send(Hello(wire.VERSION, endpoint.secret, os.getpid(), 0))
+        assert said(channel)[0] == "welcome"
+        yield channel
+
+
+def said(channel: Channel) -> Any:
+    body = channel.receive(1 << 20)
+    assert body is not None, "the owner hung up"
+    return msgspec.msgpack.decode(body)
+
+
+def insert(db: hc.Database, key: int) -> bytes:
+    """The frame of a commit of one row."""
+    state = db._core.engine.tables[1]
+    assert isinstance(state.schema, Schema)
+    body = state.schema.encode_rows([(key, "x")])
+    record = one_row_record(0, 0, 0, 0, DML_A, state.table_id, 0, body)
+    return frame(wire.Commit(db.visible_ts, 0, record, None, True))
+
+
+def check_others(db: hc.Database) -> None:
+    """Somebody else is answered at once."""
+    with caller(db) as channel:
+        channel.sock.sendall(PING)
+        assert said(channel)[0] == "done"
+
+
+def until(due: Callable[[], bool]) -> None:
+    bell = threading.Event()
+    for _ in range(WAIT_S * 100):
+        if due():
+            return
+        bell.wait(0.01)
+    raise AssertionError("it never happened")
+
+
+def keys(db: hc.Database) -> list[int]:
+    return sorted(db.table("t").to_arrow().column("id").to_pylist())
+
+
+# -- those who stall -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 9, -1])
+def test_half_a_request_holds_up_nobody(db: hc.Database, cut: int) -> None:
+    data = insert(db, 1)
+    with caller(db) as slow:
+        slow.sock.sendall(data[:cut])
+        check_others(db)
+        check_others(db)
+        slow.sock.sendall(data[cut:])
+        assert said(slow)[0] == "done"
+    assert keys(db) == [1]
+
+
+def test_half_a_request_does_not_keep_the_desk_busy(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = _count(monkeypatch, "halocline.node.desk.Desk._turn")
+    with caller(db) as slow:
+        slow.sock.sendall(PING[:5])
+        check_others(db)
+        before = len(turns)
+        check_others(db)
+        assert len(turns) - before < 20
+        slow.sock.sendall(PING[5:])
+        assert said(slow)[0] == "done"
+
+
+def test_half_a_long_request_holds_up_nobody(db: hc.Database) -> None:
+    with caller(db) as slow:
+        slow.sock.sendall(HEAD.pack(1 << 20, 0) + b"x" * 1000)
+        check_others(db)
+    with caller(db) as slow:
+        slow.sock.sendall(HEAD.pack(wire.FRAME_BYTES_MAX + 1, 0) + b"x" * 1000)
+        with suppress(ConnectionError):
+            assert slow.receive(100) is None
+    check_others(db)
+    until(lambda: not any(t.name == "halocline-connection" for t in threading.enumerate()))
+
+
+def test_who_never_reads_its_answers_holds_up_nobody(db: hc.Database) -> None:
+    with caller(db) as silent:
+        sent = 0
+        silent.sock.setblocking(False)
+        with suppress(BlockingIOError):
+            while sent < 1 << 22:
+                sent += silent.sock.send((PING * 1000)[sent % len(PING) :])
+        assert sent < 1 << 22, "it was answered all the time"
+        check_others(db)
+        silent.sock.settimeout(WAIT_S)
+        for _ in range(sent // len(PING)):
+            assert said(silent)[0] == "done"
+        check_others(db)
+
+
+def test_who_leaves_before_the_welcome_leaves_no_session(db: hc.Database) -> None:
+    endpoint = read_endpoint(db.path)
+    assert endpoint is not None
+    hello = frame(Hello(wire.VERSION, endpoint.secret, os.getpid(), 0))
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(endpoint.socket)
+            sock.sendall(hello)
+    door = db._service
+    assert isinstance(door, Service)
+    check_others(db)
+    until(lambda: len(door._desk) == 0)
+    assert len(door._sessions) == 1  # that of the process itself
+
+
+# -- those who do not wait for answers -----------------------------------------------------------
+
+
+def test_requests_in_a_row_are_answered_in_a_row(db: hc.Database) -> None:
+    """Commits whose pages are frozen aside, long requests, and short ones, all sent at once."""
+    health = frame(wire.Command("health"))
+    with caller(db) as hasty:
+        for first in range(0, 60, 20):
+            rows = [insert(db, key) for key in range(first, first + 20)]
+            hasty.sock.sendall(b"".join(row + PING + health for row in rows))
+            stamps = []
+            for _ in rows:
+                stamps.append(said(hasty)[1])
+                assert said(hasty)[1][0] == "position"
+                assert said(hasty)[0] == "done"
+            assert stamps == sorted(stamps)
+            check_others(db)
+    assert keys(db) == list(range(60))
+
+
+def test_who_sends_without_end_holds_up_nobody(db: hc.Database) -> None:
+    done = threading.Event()
+
+    def hurry() -> None:
+        with caller(db) as hasty:
+            while not done.is_set():
+                hasty.sock.sendall(PING * 50)
+                for _ in range(50):
+                    said(hasty)
+
+    threads = [threading.Thread(target=hurry) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            check_others(db)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+
+
+# -- many ----------------------------------------------------------------------------------------
+
+
+def test_there_are_only_so_many_places(db: hc.Database) -> None:
+    endpoint = read_endpoint(db.path)
+    assert endpoint is not None
+    with ExitStack() as stack:
+        for _ in range(service.CONNECTIONS_MAX):
+            stack.enter_context(caller(db))
+        for _ in range(300 - service.CONNECTIONS_MAX):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(WAIT_S)
+                sock.connect(endpoint.socket)
+                assert "connections already" in str(said(Channel(sock)))
+    door = db._service
+    assert isinstance(door, Service)
+    until(lambda: len(door._desk) == 0)
+    check_others(db)
+
+
+def test_numbers_of_connections_are_used_again(db: hc.Database) -> None:
+    """Some leave in the middle of a request or of its answer, others get their file numbers."""
+    errors: list[BaseException] = []
+
+    def come_and_go(first: int) -> None:
+        try:
+            for key in range(first, first + 25):
+                with caller(db) as channel:
+                    channel.sock.sendall(insert(db, key))
+                    assert said(channel)[0] == "done"
+                with caller(db) as channel:
+                    channel.sock.sendall(frame(wire.Command("health")) + PING[: key % 12])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=come_and_go, args=(n * 100,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not errors
+    assert len(keys(db)) == 100
+    door = db._service
+    assert isinstance(door, Service)
+    until(lambda: len(door._desk) == 0)
+
+
+# -- commits of one moment -----------------------------------------------------------------------
+
+
+@contextmanager
+def together(db: hc.Database, count: int) -> Iterator[list[Channel]]:
+    """So many commits have been sent when the commit lock is let go."""
+    committer = db._core.writing
+    with ExitStack() as stack:
+        channels = [stack.enter_context(caller(db)) for _ in range(count)]
+        frames = [insert(db, key) for key in range(count)]
+        with committer.lock:
+            for channel, data in zip(channels, frames, strict=True):
+                channel.sock.sendall(data)
+        yield channels
+
+
+def test_commits_of_one_moment_share_a_sync(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = _count(monkeypatch, "halocline.log.tape.Tape.sync")
+    with together(db, 8) as channels:
+        stamps = [said(channel)[1] for channel in channels]
+    assert sorted(stamps) == list(range(min(stamps), min(stamps) + 8))
+    assert len(syncs) <= 3  # the first may go alone
+    assert keys(db) == list(range(8))
+
+
+def test_a_log_that_fails_leaves_all_outcomes_open(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tape: Tape) -> None:
+        raise OSError(5, "the disk is gone")
+
+    with monkeypatch.context() as patch, together(db, 6) as channels:
+        patch.setattr(Tape, "sync", fail)
+        for channel in channels:
+            tag, kind, fields, *_ = said(channel)
+            assert (tag, kind) == ("failed", "UnavailableError")
+            if fields["outcome"] == "not_committed":  # it came when the log had failed already
+                channel.sock.sendall(PING)
+                assert said(channel)[0] == "done"
+        assert keys(db) == []
+    # The desk is still there, and nothing happens any more.
+    with caller(db) as channel:
+        channel.sock.sendall(insert(db, 100))
+        assert said(channel)[2]["outcome"] == "not_committed"
+    with suppress(hc.UnavailableError):
+        db.close()
+    with hc.open(db.path, options=OPTIONS) as again:
+        assert not again.check()
+        assert set(keys(again)) <= set(range(6))
+
+
+def test_a_batch_whose_sync_fails_is_unknown_to_everybody(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first commit waits for the disk, the others for the lock: they are the batch."""
+    real, began, go_on = Tape.sync, threading.Event(), threading.Event()
+
+    def once(tape: Tape) -> None:
+        if not began.is_set():
+            began.set()
+            assert go_on.wait(WAIT_S)
+            real(tape)
+        else:
+            raise OSError(5, "the disk is gone")
+
+    monkeypatch.setattr(Tape, "sync", once)
+    with ExitStack() as stack:
+        first, *rest = [stack.enter_context(caller(db)) for _ in range(6)]
+        first.sock.sendall(insert(db, 0))
+        assert began.wait(WAIT_S)
+        for key, channel in enumerate(rest, 1):
+            channel.sock.sendall(insert(db, key))
+        go_on.set()
+        assert said(first)[0] == "done"
+        assert [said(channel)[2]["outcome"] for channel in rest] == ["unknown"] * 5
+        check_others(db)
+    with suppress(hc.UnavailableError):
+        db.close()
+
+
+def test_an_owner_that_lets_go_before_the_sync_leaves_the_outcome_open(db: hc.Database) -> None:
+    answers = db._answers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "_owner", lambda: None)
+        with pytest.raises(hc.UnavailableError) as lost:
+            answers.settle()
+        assert lost.value.outcome == "unknown"
+        answers.tidy([db._core.engine.tables[1]])  # the commit has happened: nothing to say
+
+
+# -- aside ---------------------------------------------------------------------------------------
+
+
+def test_back_pressure_slows_down_those_who_fill_the_memory(db: hc.Database) -> None:
+    went, go_on = threading.Event(), threading.Event()
+
+    def wait(state: Any) -> None:
+        went.set()
+        assert go_on.wait(WAIT_S)
+
+    db._core.writing.after_tidy = wait
+    with caller(db) as busy:
+        for key in range(4):
+            busy.sock.sendall(insert(db, key))
+            assert said(busy)[0] == "done"
+        busy.sock.sendall(insert(db, 4) + PING)  # the page is full: it is frozen now
+        assert went.wait(WAIT_S)
+        check_others(db)
+        busy.sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            busy.sock.recv(1)
+        busy.sock.settimeout(WAIT_S)
+        go_on.set()
+        assert isinstance(said(busy)[1], int)
+        assert said(busy)[1][0] == "position"
+    db._core.writing.after_tidy = None
+
+
+def test_a_bug_aside_ends_one_connection(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(states: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(db._answers, "tidy", fail)
+    with caller(db) as channel:
+        for key in range(5):
+            channel.sock.sendall(insert(db, key))
+            assert said(channel)[0] == "done"  # it is committed, whatever came after
+        assert channel.receive(100) is None
+    assert "a bug" in caplog.text
+    check_others(db)
+
+
+def test_no_more_threads_end_one_connection(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caller(db) as channel, monkeypatch.context() as patch:
+
+        def fail(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", fail)
+        channel.sock.sendall(frame(wire.Command("health")))
+        assert channel.receive(100) is None
+    assert "new thread" in caplog.text
+    check_others(db)
+
+
+def test_closing_answers_what_is_aside_and_cuts_off_the_rest(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    real = type(db).health
+
+    def slow() -> Any:
+        began.set()
+        assert go_on.wait(WAIT_S)
+        return real(db)
+
+    monkeypatch.setattr(db, "health", slow)
+    with caller(db) as busy, caller(db) as half, caller(db) as long, caller(db) as idle:
+        busy.sock.sendall(frame(wire.Command("health")))
+        assert began.wait(WAIT_S)
+        half.sock.sendall(PING[:6])
+        long.sock.sendall(HEAD.pack(1 << 20, 0) + b"x")
+        closing = threading.Thread(target=db.close)
+        closing.start()
+        for channel in (half, long, idle):
+            with suppress(ConnectionError):
+                assert channel.receive(100) is None
+        assert closing.is_alive()
+        go_on.set()
+        assert said(busy)[0] in ("done", "failed")
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
+
+
+def _count(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:
+    """Grows with every call."""
+    place, _, method = name.rpartition(".")
+    module, _, owner = place.rpartition(".")
+    cls = getattr(__import__(module, fromlist=[owner]), owner)
+    real = getattr(cls, method)
+    calls: list[None] = []
+
+    def counted(*args: Any, **named: Any) -> Any:
+        calls.append(None)
+        return real(*args, **named)
+
+    monkeypatch.setattr(cls, method, counted)
+    return calls

@@ -1,0 +1,324 @@
+"""One row folded in one go leaves what the general fold leaves: rows, keys, stamps, errors.
+
+a real log --read_entries--> transactions --> fold_record      the general way
+           --fold_run, and walk behind it --> fold_entries     followers
+           --Replay.fold_entry                                 recovery
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+import halocline as hc
+from halocline.checkpoint.load import Replay
+from halocline.errors import CorruptionError
+from halocline.log import Entry, Follower, transactions
+from halocline.log.format import SECTOR, decode_file_header, file_seed
+from halocline.log.frame import frame
+from halocline.log.names import log_numbers, path_of
+from halocline.log.published import read_published
+from halocline.log.scan import Cursor, read_entries, walk
+from halocline.rows.engine import EngineState
+from halocline.rows.onerow import ONE_ROW_BYTES as BODY_AT
+from halocline.rows.onerow import fold_entries, fold_run
+from halocline.store import LocalFiles
+from tests.unit.rows.rig import contents, seeds, tombstones
+
+SEEDS = seeds(3)
+OPTIONS = hc.Options(
+    background=False, page_rows=4, log_file_bytes_first=1 << 17, log_file_bytes=1 << 17
+)
+NESTED = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("day", pa.date32()),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("inner", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))])),
+    ]
+)
+TABLES: dict[str, tuple[Any, Any]] = {
+    "plain": ({"id": int, "text": str}, "id"),
+    "nested": (NESTED, "id"),
+    "pair": ({"name": str, "id": int, "data": bytes}, ["name", "id"]),
+    "keyless": ({"id": int, "text": str}, None),
+}
+
+
+class History:
+    """A database at work: mostly single rows, and everything else a log may hold between them."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path = path
+        self.chance = random.Random(seed)
+        self.db = hc.open(path, options=OPTIONS)
+        for name, (columns, key) in TABLES.items():
+            self.db.create_table(name, columns, key)
+        self.living: dict[str, list[Any]] = {name: [] for name in TABLES}
+        self.last = 0
+
+    def work(self, steps: int) -> None:
+        for _ in range(steps):
+            chosen = self.chance.random()
+            table = self.chance.choice(sorted(TABLES))
+            if chosen < 0.6:
+                for _ in range(self.chance.choice([1, 2, 3, 9])):
+                    self.insert(table, 1)
+            elif chosen < 0.7:
+                self.insert(table, 3)
+            elif chosen < 0.85:
+                self.update(table)
+            elif chosen < 0.95:
+                self.delete(table)
+            else:
+                self.rare()
+
+    def insert(self, table: str, count: int) -> None:
+        rows = [self._row(table) for _ in range(count)]
+        with self.db.begin() as txn:
+            txn.insert(table, rows if count > 1 else rows[0])
+        if table != "keyless":
+            names = TABLES[table][1]
+            names = names if isinstance(names, list) else [names]
+            keys = [tuple(row[name] for name in names) for row in rows]
+            self.living[table] += [key if len(key) > 1 else key[0] for key in keys]
+
+    def update(self, table: str) -> None:
+        if self.living[table]:
+            name = {"plain": "text", "nested": "tags", "pair": "data"}[table]
+            with self.db.begin() as txn:
+                key = self.chance.choice(self.living[table])
+                txn.update(table, key, {name: self._row(table)[name]})
+
+    def delete(self, table: str) -> None:
+        if self.living[table]:
+            key = self.living[table].pop(self.chance.randrange(len(self.living[table])))
+            with self.db.begin() as txn:
+                assert txn.delete(table, key)
+
+    def rare(self) -> None:
+        match self.chance.randrange(4):
+            case 0:
+                self.db.flush("plain")
+            case 1:  # a new epoch: RowIDs leave a gap
+                self.db.close()
+                self.db = hc.open(self.path, options=OPTIONS)
+            case 2:
+                self.db.create_table("brief", {"id": int}, "id", if_not_exists=True)
+                with self.db.begin() as txn:
+                    txn.insert("brief", {"id": 1})
+                self.db.drop_table("brief")
+            case _:
+                with self.db.begin(token=f"t{self.last}") as txn:
+                    txn.insert("keyless", {"id": self.last, "text": None})
+
+    def _row(self, table: str) -> dict[str, Any]:
+        chance = self.chance
+        self.last += 1
+        if table in ("plain", "keyless"):
+            return {"id": self.last, "text": "x" * chance.choice([0, 3, 40, 700])}
+        if table == "pair":  # long zeros are masked in the log
+            data = chance.choice([None, b"", bytes(600), chance.randbytes(30)])
+            return {"name": f"n{self.last % 3}", "id": self.last, "data": data}
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(10**15))
+        return {
+            "id": self.last,
+            "price": chance.choice([None, Decimal(chance.randrange(-(10**11), 10**11)) / 100]),
+            "at": at,
+            "day": date(2026, 1, 1),
+            "tags": chance.choice([None, [], ["a", None, "b" * 50]]),
+            "inner": chance.choice([None, {"a": None, "b": [1.5, None]}, {"a": 7, "b": None}]),
+        }
+
+
+@pytest.fixture
+def history(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[History]:
+    made = History(tmp_path / "db", request.param)
+    yield made
+    assert not made.db.check()
+    made.db.close()
+
+
+def picture(engine: EngineState) -> Any:
+    """All that a fold changes."""
+    tables = {}
+    for state in engine.tables.values():
+        keys = [state.key_of(row) for row, _ in contents(state).values()] if state.key_of else []
+        tables[state.table_id] = (
+            contents(state),
+            [(page.start, count, _marks(page)) for page, count in state.pages()],
+            tombstones(state),
+            [list(state.tree.versions(key)) for key in keys],
+            state.tree.range(None, None),
+            (state.next_rowid, state.last_ts, state.moved_rowid, state.flushed_ts, state.owes),
+        )
+    numbers = (engine.last_ts, engine.wall_us, engine.epoch, engine.ts_ceiling, engine.first_rowid)
+    times = (engine.times.stamps.tolist(), engine.times.walls.tolist())
+    return tables, numbers, times, sorted(engine.jobs), engine.floor
+
+
+def _marks(page: Any) -> Any:
+    return page.marks.offsets, page.marks.stamps
+
+
+# -- whole logs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("history", "seed"), [(s, s) for s in range(3)], indirect=["history"])
+def test_a_follower_and_a_recovery_have_what_the_general_fold_has(
+    history: History, seed: int
+) -> None:
+    chance = random.Random(seed)
+    files = LocalFiles(history.path)
+    general, fast, recovered = (EngineState(OPTIONS) for _ in range(3))
+    slowly, quickly = Follower(files, OPTIONS), Follower(files, OPTIONS)
+    replay = Replay(recovered)
+    parts: tuple[Any, Any, Any] = ({}, {}, {})
+    together = 0
+
+    def count(image: bytes, base: int, limit: int, cursor: Cursor) -> None:
+        nonlocal together
+        before = cursor.order
+        fold_run(fast, image, base, limit, cursor)
+        together += cursor.order - before
+
+    for _ in range(40):
+        history.work(chance.choice([1, 1, 3, 10]))
+        for entry in slowly.poll():
+            for record in transactions((entry,), parts[0]):
+                general.fold_record(record)
+            replay.fold_entry(entry, parts[2])
+        for entries in quickly.take(count):
+            fold_entries(fast, entries, parts[1])
+        assert quickly.is_current()
+        assert picture(fast) == picture(general)
+    assert picture(recovered) == picture(general)
+    assert replay.ts == general.last_ts
+    assert together > 20
+    slowly.close()
+    quickly.close()
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What a fold has come to: the state, the place, and why it went no further."""
+
+    picture: Any
+    cursor: Any
+    error: str
+
+
+def _fold_generally(image: bytes, limit: int, cursor: Cursor, engine: EngineState) -> None:
+    parts: Any = {}
+    for entry in read_entries(image, 0, limit, cursor):
+        for record in transactions((entry,), parts):
+            engine.fold_record(record)
+
+
+def _fold_fast(most: int, image: bytes, limit: int, cursor: Cursor, engine: EngineState) -> None:
+    parts: Any = {}
+    while True:
+        fold_run(engine, image, 0, limit, cursor)
+        steps = walk(image, 0, limit, cursor, most)
+        if not steps:
+            return
+        for step in steps:
+            cursor.move(step)  # as `read_entries` does: an error leaves it behind the bad one
+            fold_entries(engine, [step.entry], parts)
+
+
+def _outcome(fold: Callable[..., None], image: bytes, limit: int, begin: Cursor) -> Outcome:
+    engine = EngineState(OPTIONS)
+    cursor = Cursor(*astuple(begin))
+    error = ""
+    try:
+        fold(image, limit, cursor, engine)
+    except CorruptionError as found:
+        error = str(found)
+    return Outcome(picture(engine), astuple(cursor), error)
+
+
+def _first_file(history: History) -> tuple[bytes, int, Cursor]:
+    """The image of the first file of the log, its end, and its beginning."""
+    files = LocalFiles(history.path)
+    published = read_published(files)
+    assert published is not None
+    number = log_numbers(files)[0]
+    image = (history.path / path_of(number)).read_bytes()
+    header = decode_file_header(image[:SECTOR], path_of(number))
+    assert header is not None
+    end = published.offset if published.file == number else len(image)
+    return image, end, Cursor.begin(header)
+
+
+@pytest.mark.parametrize("history", SEEDS, indirect=True)
+def test_damaged_bytes_are_folded_by_nobody(history: History) -> None:
+    for _ in range(30):
+        name = history.chance.choice(sorted(TABLES))
+        for _ in range(history.chance.randrange(1, 5)):
+            history.insert(name, 1)
+        history.update(name)
+        history.delete(name)
+    image, limit, begin = _first_file(history)
+    for number in range(60):
+        damaged = bytearray(image)
+        if number:
+            damaged[history.chance.randrange(SECTOR, limit)] ^= 1 << history.chance.randrange(8)
+        data = bytes(damaged)
+        expected = _outcome(_fold_generally, data, limit, begin)
+        for most in (1, 64):
+            assert _outcome(partial(_fold_fast, most), data, limit, begin) == expected
+        if not number:
+            assert len(expected.picture[2][0]) > 60, "nothing was folded"
+
+
+@pytest.mark.parametrize("history", SEEDS, indirect=True)
+def test_rows_that_make_no_sense_are_the_same_error(history: History) -> None:
+    """Bytes that were changed before they were sealed: every checksum holds."""
+    for name in sorted(TABLES) * 2:
+        for _ in range(12):
+            history.insert(name, 1)
+        history.update(name)
+    image, limit, begin = _first_file(history)
+    entries = list(read_entries(image, 0, limit, Cursor(*astuple(begin))))
+    rows = [place for place, entry in enumerate(entries) if len(entry.payload) > BODY_AT]
+    errors = 0
+    for _ in range(60):
+        changed = history.chance.choice(rows[len(rows) // 2 :])
+        data, end = _sealed(image, begin, entries, changed, history.chance)
+        expected = _outcome(_fold_generally, data, end, begin)
+        assert _outcome(partial(_fold_fast, 64), data, end, begin) == expected
+        errors += bool(expected.error)
+    assert errors > 10
+
+
+def _sealed(
+    image: bytes, begin: Cursor, entries: list[Entry], changed: int, chance: random.Random
+) -> tuple[bytes, int]:
+    """The same file with another payload in one of its entries, and where it ends."""
+    at, out = Cursor(*astuple(begin)), bytearray(image[:SECTOR])
+    for place, entry in enumerate(entries):
+        payload = bytearray(entry.payload)
+        if place == changed:
+            where = chance.choice([chance.randrange(BODY_AT, len(payload)), len(payload) - 1])
+            payload[where] = chance.choice([payload[where] ^ 1 << chance.randrange(8), 0, 0x91])
+            if chance.random() < 0.2:
+                del payload[-1]
+        data, at.crc = frame(at, file_seed(at.number), 0, entry.group, entry.type, bytes(payload))
+        out += data
+        at.order, at.offset = at.order + 1, at.offset + len(data)
+        at.lsns[entry.group] += 1
+    return bytes(out), len(out)
