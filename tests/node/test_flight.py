@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 import halocline as hc
 from halocline.node import Server, wire
+from halocline.node.grpc import direct_reads
 from halocline.node.wire import Call, encode
 
 OPTIONS = hc.Options(background=False, object_rows_min=50, bulk_rows=10)
@@ -242,3 +244,25 @@ def test_random_and_mutated_calls_change_nothing(
             pytest.fail(f"the answer makes no sense: {error}")
     server.reap(float("inf"))
     assert before == (owner.table("t").to_arrow().sort_by("id"), owner.tables(), owner.visible_ts)
+
+
+def test_the_setting_of_grpc_is_there_for_its_first_use_only() -> None:
+    """In a process of its own: gRPC is used once only."""
+    program = """
+import os
+from halocline.node.grpc import direct_reads
+seen = []
+for given in (None, None):
+    with direct_reads():
+        seen.append(os.environ.get("GRPC_EXPERIMENTS", ""))
+assert "event_engine" in seen[0] and not seen[1], seen
+assert "GRPC_EXPERIMENTS" not in os.environ
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_setting_of_grpc_that_somebody_made_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPC_EXPERIMENTS", "mine")
+    with direct_reads():
+        assert os.environ["GRPC_EXPERIMENTS"] == "mine"
+    assert os.environ["GRPC_EXPERIMENTS"] == "mine"

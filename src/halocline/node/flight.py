@@ -33,6 +33,7 @@ from halocline.node.exchange import (
     keep_for_ever,
 )
 from halocline.node.faults import from_wire, lost_answer
+from halocline.node.grpc import direct_reads
 from halocline.node.streams import FlightStream
 from halocline.node.wire import (
     ASK,
@@ -264,7 +265,8 @@ class FlightLink:
         if self._tls_roots is not None:
             options["tls_root_certs"] = self._tls_roots
         try:
-            return flight.connect(self._uri, **options)
+            with direct_reads():
+                return flight.connect(self._uri, **options)
         except (flight.FlightError, ValueError, OSError) as error:
             raise UsageError(f"{self._uri!r} is not the address of a server: {error}") from error
 

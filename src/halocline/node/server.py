@@ -39,6 +39,7 @@ from halocline.log.bell import Bell
 from halocline.node.answers import Answers
 from halocline.node.cut import cut
 from halocline.node.faults import to_wire
+from halocline.node.grpc import direct_reads
 from halocline.node.limits import read_request
 from halocline.node.owner import Owner
 from halocline.node.push import Feed
@@ -314,7 +315,8 @@ def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> A
             return flight.GeneratorStream(REPLIES, batches)
 
     try:
-        return Door(location, tls_certificates=None if tls is None else [tls])
+        with direct_reads():
+            return Door(location, tls_certificates=None if tls is None else [tls])
     except (OSError, flight.FlightError, ArrowException, ValueError, RuntimeError) as error:
         # A port that is taken is "did not start properly" here; gRPC has told stderr why.
         raise UnavailableError(f"{location} cannot be listened on: {error}") from error
