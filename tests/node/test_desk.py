@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -244,6 +245,23 @@ def test_numbers_of_connections_are_used_again(db: hc.Database) -> None:
     door = db._service
     assert isinstance(door, Service)
     until(lambda: len(door._desk) == 0)
+
+
+def test_an_owner_without_file_numbers_takes_in_those_who_wait_later(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EMFILE, "too many open files")] * 3
+    real = socket.socket.accept
+
+    def accept(sock: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(sock)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    check_others(db)  # taken in by the call that was waiting already
+    check_others(db)
+    assert not failures
 
 
 # -- commits of one moment -----------------------------------------------------------------------

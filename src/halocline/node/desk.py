@@ -6,8 +6,8 @@
 
 A commit of another process takes some 25 us of the owner, and then waits for the disk. With a
 thread for every connection each of eight writers cost it 125: threads wake, queue for the
-interpreter and for the log, and wake each other. Here they come to 45 (8 writers, two cores), and
-share a sync without parking.
+interpreter and for the log, and wake each other. Here they come to 55 (8 writers, two cores), and
+share a sync without parking (decision 0008).
 
 Nothing that may take long runs at the desk, as everybody would wait: jobs, maintenance, large
 requests, subscriptions, and tidying up behind a commit, which is where a full memory slows writers
@@ -16,6 +16,7 @@ down.
 Invariants
 - The thread of the desk alone polls and registers; whoever comes, or comes back, rings.
 - One connection carries one request at a time: a seat is at the desk or aside, never both.
+- Nobody is waited for at the desk: half a request stays with its channel, a second one for a turn.
 - A request that was read to its end is answered, also while the desk is being closed.
 """
 
