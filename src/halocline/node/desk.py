@@ -39,7 +39,7 @@ from halocline.errors import HaloclineError
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.faults import fault_of, to_wire
-from halocline.node.limits import read_request
+from halocline.node.limits import is_short, read_request
 from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.wire import (
@@ -279,7 +279,7 @@ class Desk:
         try:
             request = read_request(body)
             if type(request) is Commit:
-                if not (request.objects or request.ddl or request.token is not None):
+                if is_short(request):
                     commit_ts, states = self._answers.log_commit(session, request)
                     logged.append((seat, frame(_done(commit_ts)), states))
                     return
