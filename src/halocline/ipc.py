@@ -10,6 +10,9 @@ Arrow allocates the length that stands in front of a compressed buffer, and unpa
 that into it. So the sum of these lengths bounds what reading costs; a few kilobytes can claim, and
 with zstd even be, gigabytes. Only what this project writes is read: streams, without dictionaries,
 in the framing of Arrow 0.15 and later.
+
+What we pack ourselves, in the log and on the way between the processes of a Spark job, is packed
+with LZ4, which makes at most 255 bytes out of one: there the stream's own length is the limit.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ _BUFFER: Final = Struct("<qq")
 _CONTINUES: Final = b"\xff\xff\xff\xff"
 _SCHEMA, _RECORD_BATCH = 1, 3
 _AS_IT_IS: Final = -1
+LZ4_RATIO_MAX: Final = 255
 
 # Numbers of fields in Arrow's flatbuffers.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
@@ -34,6 +38,11 @@ def check_stream(data: bytes | memoryview, bytes_max: int) -> None:
     size = unpacked_bytes(data)
     if size > bytes_max:
         raise ValueError(f"it would take {size} bytes once unpacked, more than {bytes_max}")
+
+
+def check_own(data: bytes | memoryview) -> None:
+    """ValueError when a stream claims more bytes than LZ4 could have packed into it."""
+    check_stream(data, LZ4_RATIO_MAX * len(data))
 
 
 def unpacked_bytes(data: bytes | memoryview) -> int:

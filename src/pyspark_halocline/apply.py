@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.errors import SchemaError
+from halocline.objects.order import Ordered, key_order
 from halocline.read.changes import KINDS
+from halocline.read.lookup import locate_many
 from halocline.spark.owner import state_of
 from halocline.txn import Transaction
 
@@ -39,12 +41,13 @@ def check_feed(given: pa.Schema) -> None:
 
 def unknown(txn: Transaction, name: str, table: pa.Table) -> pa.Table:
     """The rows whose keys the transaction does not see, the first of each key."""
-    schema = state_of(txn, name).schema
-    keys = list(schema.primary_key)
-    first = _places(table, keys, "min")
-    known = txn.get_many(name, schema.keys_of(first)).select(keys)
-    fresh = first.join(known, keys, join_type="left anti")
-    return table.take(fresh.column(_PLACE).sort())
+    changes = txn.changes_of(name)
+    schema = changes.schema
+    first = _places(table, list(schema.primary_key), "min")
+    first = Ordered(first, key_order(first, schema)).take(0, first.num_rows)
+    keys = schema.int_keys(first) if schema.int_key else schema.keys_of(first)
+    rowids = locate_many(changes.state, keys, txn.snapshot, table=first).rowids
+    return table.take(np.sort(first.column(_PLACE).to_numpy()[rowids == 0]))
 
 
 def apply_changes(txn: Transaction, name: str, table: pa.Table) -> None:

@@ -12,12 +12,11 @@ those to say who own the database at other times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import halocline
 from halocline.clock import SystemClock
 from halocline.errors import UnavailableError
-from halocline.txn import Transaction
 from pyspark_halocline.options import Address
 
 PATIENCE_S: Final = 30.0
@@ -48,17 +47,12 @@ def _connect(address: Address, *, read_only: bool) -> halocline.Database:
     )
 
 
-def commit(address: Address, token: Any, change: Callable[[Transaction], T]) -> T | None:
-    """Commit once, however often this is tried; None when the token had been committed before.
-
-    An owner that goes away in the middle leaves the question whether it has committed: the token
-    answers it, so trying again is always right.
-    """
-    return at_owner(address, lambda db: db.run(change, token=token))
-
-
 def at_owner(address: Address, work: Callable[[halocline.Database], T]) -> T:
-    """Do something that may be done twice, with a handle that can commit."""
+    """Do something that may be done twice, with a handle that can commit.
+
+    Such as a commit with a token: an owner that goes away in the middle leaves the question whether
+    it has committed; the token answers it, so trying again is always right.
+    """
     clock = SystemClock()
     until = clock.monotonic() + PATIENCE_S
     while True:

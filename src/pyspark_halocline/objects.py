@@ -1,23 +1,30 @@
 """Objects that the tasks of a write make themselves, so that their rows travel no further.
 
-    writer    logs a job with a lease: names and RowIDs for all tasks          Reserved
-    write     sorts by key, encodes, puts files under names of its own         (spark/names.py)
-    commit    takes the job over, looks at keys, adds the files of those attempts that won
+    writer    of a batch: logs a job with a lease, names and RowIDs for all tasks      Reserved
+    write     of a stream: each task that has many rows logs such a job for itself
+              sorts by key, encodes, puts files under names of its own        (spark/names.py)
+    commit    looks at keys, adds the files of those attempts that won: their jobs end with it
+
+Spark makes the writer of a stream anew for every micro-batch, most of which are small: so there it
+reserves nothing. And the process that commits knows of a stream's tasks what their messages say.
 
 Rows of a task are in no order that others share, so the objects of two tasks may overlap; keys that
 stand in two of them are found by the commit, which reads the keys of all objects and nothing else.
 
 The job is in the log before a file exists, and its lease outlives the process that logged it. A
 write that never comes to its commit leaves files that nobody refers to: GC removes them once the
-lease is over. Whoever lost a race, or was a task for the second time, leaves such files too.
+lease is over. Whoever lost a race, or was a task for the second time, leaves such files too. What
+the process that commits writes itself belongs to a job of its own.
 
-    number of a file = (task * ORDINALS + ordinal) * ATTEMPTS + attempt        below FIRST_OF_COMMIT
+    number of a file = (task * ORDINALS + ordinal) * ATTEMPTS + attempt               below 2^20
     RowIDs of a file = first of the job + (task * ORDINALS + ordinal) * 2^20
+
+In a job that one task has logged for itself, task and attempt are 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -26,15 +33,17 @@ import numpy as np
 import pyarrow as pa
 
 from halocline import Database
+from halocline.catalog.entries import ObjectEntry
 from halocline.clock import SystemClock
 from halocline.config import MIB, Options
 from halocline.errors import ConflictError, DuplicateKeyError, NotFoundError
 from halocline.objects import ObjectStats
 from halocline.objects.columns import ROWID
 from halocline.objects.order import Ordered, key_order, repeats
-from halocline.objects.shelf import FILES_PER_JOB, object_id
+from halocline.objects.shelf import FILES_PER_JOB, job_of, object_id
 from halocline.objects.write import encode_data
 from halocline.rows.reshape import new_entry
+from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
 from halocline.spark.names import Names, attempt_here
@@ -42,19 +51,16 @@ from halocline.spark.owner import state_of
 from halocline.store import Objects
 from halocline.txn import Transaction
 from halocline.txn.jobs import start_job
-from halocline.txn.objectparts import ObjectParts
-from halocline.txn.premade import insert_objects
+from halocline.txn.premade import insert_objects, upsert_objects
 
 TASKS: Final = 512
 ORDINALS: Final = 32
 ATTEMPTS: Final = 32
 RANGE_ROWS: Final = 1 << 20
-FIRST_OF_COMMIT: Final = TASKS * ORDINALS * ATTEMPTS
-"""Numbers from here on are for what the process that commits writes itself."""
 LEASE_S: Final = 86_400.0
 OBJECT_BYTES: Final = 256 * MIB
 """Rows of so many bytes become an object, however few they are."""
-assert FIRST_OF_COMMIT < FILES_PER_JOB
+assert TASKS * ORDINALS * ATTEMPTS <= FILES_PER_JOB
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,13 @@ class Made(NamedTuple):
     key: str
     stats: bytes
 
+    @property
+    def job(self) -> JobNode:
+        """The job that the task made it for."""
+        return JobNode(job_id=job_of(self.key), table_id=_table_of(self.key))
 
-def reserve(db: Database, table: str) -> Reserved | None:
+
+def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
     """Log a job for a write; None when executors could not write where the objects are."""
     core = db.core
     with db.begin() as txn:
@@ -89,7 +100,7 @@ def reserve(db: Database, table: str) -> Reserved | None:
     if not state.shelf.root or core.committer is None:
         return None
     lease_us = SystemClock().wall_us() + int(LEASE_S * 1e6)
-    rows = TASKS * ORDINALS * RANGE_ROWS
+    rows = tasks * ORDINALS * RANGE_ROWS
     job = start_job(core.committer, state, rows=rows, lease_us=lease_us)
     options = core.options
     return Reserved(
@@ -172,22 +183,49 @@ class ObjectStage:
         self._place += 1
 
 
-def join(txn: Transaction, table: str, reserved: Reserved, made: Iterable[Made]) -> None:
+def join(txn: Transaction, table: str, made: Iterable[Made]) -> None:
     """Insert the rows of these objects; DuplicateKeyError when a key is taken or comes twice."""
-    changes, job = txn.changes_of(table), reserved.node
-    home = changes.home
-    if home.table_id != job.table_id:
-        raise ConflictError("it is another table now than when the write began", table=table)
-    parts = ObjectParts(home)
-    parts.job, parts.files = job, FIRST_OF_COMMIT
-    parts.spans.append((job.first_rowid, job.first_rowid + job.rows))
+    changes = txn.changes_of(table)
+    insert_objects(changes, _entries(changes.home, made), txn.snapshot)
+
+
+def join_upsert(
+    txn: Transaction, table: str, made: Iterable[Made], rest: Iterable[pa.RecordBatch]
+) -> None:
+    """Upsert the rows of these objects, and the rest; DuplicateKeyError when a key comes twice."""
+    changes, core = txn.changes_of(table), txn.core
+    entries = _entries(changes.home, made)
+    chunks = _chunks(changes.schema, rest, core.options.object_rows)
+    upsert_objects(core.writing, changes, entries, chunks, txn.snapshot)
+
+
+def _entries(home: TableState, made: Iterable[Made]) -> list[ObjectEntry]:
     entries = []
     for one in made:
+        if one.job.table_id != home.table_id:
+            reason = "it is another table now than when the write began"
+            raise ConflictError(reason, table=home.entry.name)
         _check_there(home.shelf.objects, one.key)
         stats = ObjectStats.from_wire(msgspec.msgpack.decode(one.stats, strict=False))
-        number = object_id(job.job_id, one.number)
+        number = object_id(one.job.job_id, one.number)
         entries.append(new_entry(home.table_id, number, one.key, stats))
-    insert_objects(changes, parts, entries, txn.snapshot)
+    return entries
+
+
+def _chunks(schema: Schema, batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.Table]:
+    """Rows that travelled, as canonical tables for an object each."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= rows_max:
+            yield schema.table(pa.Table.from_batches(waiting))
+            waiting = []
+    if any(one.num_rows for one in waiting):
+        yield schema.table(pa.Table.from_batches(waiting))
+
+
+def _table_of(key: str) -> int:
+    return int(key.partition("/")[0])
 
 
 def _check_there(objects: Objects, key: str) -> None:

@@ -31,6 +31,8 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.checkpoint.leases import write_lease
 from halocline.clock import SystemClock
 from halocline.config import MIB
+from halocline.errors import CorruptionError
+from halocline.ipc import check_own
 from halocline.objects import ObjectFile, ObjectStats, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.duck import Duck, as_schema
@@ -143,7 +145,11 @@ def to_stream(table: pa.Table) -> bytes:
 
 
 def from_stream(data: bytes) -> pa.Table:
-    """What `to_stream` made."""
+    """What `to_stream` made; CorruptionError when it can be nothing of the kind."""
+    try:
+        check_own(data)
+    except ValueError as error:
+        raise CorruptionError("rows of a partition", str(error)) from None
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
 

@@ -11,14 +11,15 @@ is what makes a sink take every micro-batch exactly once.
 Keys are enforced by the transaction, against the table as it is then and inside the input. Until it
 commits nobody sees a row; `abort` deletes nothing, because the commit may have happened.
 
-Tasks of a batch that appends or overwrites make objects of their rows themselves, unless they are
-few; the process that commits reads nothing but the keys. Of the other writes all rows pass through
-it: those of a stream, whose batches are small and belong into memory, and those that replace rows,
-which it holds. For more than that there is `halocline.spark.load`.
+Tasks that append, overwrite or upsert make objects of their rows themselves, unless they are few;
+the process that commits reads nothing but the keys. Of the other writes all rows pass through it:
+those of `ignore` and `changes`, and upserts of some of the columns, which need the rows that are
+there. For more of that there is `halocline.spark.load`.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -32,8 +33,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from halocline import Database
 from halocline.clock import SystemClock
 from halocline.errors import DuplicateKeyError, HaloclineError, SchemaError, UsageError
+from halocline.rows.system import JobNode
 from halocline.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.stream import QUERY_ID, stream_token
@@ -41,8 +44,15 @@ from halocline.spark.types import arrow_schema
 from halocline.txn import Transaction
 from halocline.txn.jobs import end_job
 from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
-from pyspark_halocline.connect import at_owner, commit, open_to_read
-from pyspark_halocline.objects import ObjectStage, Reserved, join, reserve, task_here
+from pyspark_halocline.connect import at_owner, open_to_read
+from pyspark_halocline.objects import (
+    ObjectStage,
+    Reserved,
+    join,
+    join_upsert,
+    reserve,
+    task_here,
+)
 from pyspark_halocline.options import Settings
 from pyspark_halocline.staging import Message, Stage, batches, check, end, hold
 
@@ -67,14 +77,23 @@ class _Writer:
         self._given = tuple([table.names[table.position(name)] for name in own])
         self._reserved: Reserved | None = None
 
+    @property
+    def _makes_objects(self) -> bool:
+        """May tasks make objects of whole rows, without asking what the table has?"""
+        whole = len(self._given) == len(Schema.from_wire(self._wire).names)
+        upsert = self._settings.on_conflict == "upsert" and whole and not self._overwrite
+        return bool(self._root) and (upsert or self._settings.on_conflict == "error")
+
+    def _objects(self, table: Schema) -> ObjectStage | None:
+        """In an executor that has many rows: where they go. None: nowhere, they have to travel."""
+        return None
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: the rows of one task, checked."""
         table = Schema.from_wire(self._wire)
-        here = None if self._reserved is None else task_here()
-        objects = None
-        if here is not None and self._reserved is not None:
-            objects = ObjectStage(self._reserved, table, *here)
-        stage = Stage(self._root, self._job, self._staged(table), objects=objects)
+        stage = Stage(
+            self._root, self._job, self._staged(table), objects=lambda: self._objects(table)
+        )
         done = 0
         try:
             for chunk in _chunks(iterator):
@@ -94,7 +113,7 @@ class _Writer:
             self._complain(messages)
             self._commit_rows(messages, token)
         except (DuplicateKeyError, UsageError):
-            self._give_up()
+            self._give_up(messages)
             raise
 
     def _complain(self, messages: Sequence[Message]) -> None:
@@ -112,21 +131,39 @@ class _Writer:
 
     def _commit_rows(self, messages: Sequence[Message], token: Any) -> None:
         if not self._overwrite and not sum(message.rows for message in messages):
-            self._give_up()
+            self._give_up(messages)
+            if self._settings.token is not None:
+                keep = Transaction.keep_token
+                at_owner(self._settings.address, lambda db: db.run(keep, token=token))
             return
-        hold(self._root, self._job, messages)
-        done = commit(self._settings.address, token, lambda txn: self._change(txn, messages))
-        if not done:
-            self._give_up()  # it had been committed before
-        end(self._root, self._job)
+        hold(self._root, messages)
+        at_owner(self._settings.address, lambda db: self._commit_at(db, messages, token))
+        end(self._root, messages)
 
-    def _give_up(self) -> None:
-        """What the tasks have made is not wanted. If nobody hears it, the lease ends the job."""
-        if self._reserved is None:
-            return
-        job = self._reserved.node
-        with suppress(HaloclineError):
-            at_owner(self._settings.address, lambda db: end_job(db.core.writing, job))
+    def _commit_at(self, db: Database, messages: Sequence[Message], token: Any) -> None:
+        """Commit once, however often this is tried."""
+        done = db.run(lambda txn: self._change(txn, messages), token=token)
+        if not done or not any(message.made for message in messages):
+            # It had been committed before, or all rows have travelled.
+            with suppress(HaloclineError):
+                self._end_jobs(db, messages)
+
+    def _give_up(self, messages: Sequence[Message]) -> None:
+        """What the tasks have made is not wanted. If nobody hears it, the lease ends their jobs."""
+        if self._jobs(messages):
+            with suppress(HaloclineError):
+                at_owner(self._settings.address, lambda db: self._end_jobs(db, messages))
+
+    def _end_jobs(self, db: Database, messages: Sequence[Message]) -> None:
+        for job in self._jobs(messages):
+            end_job(db.core.writing, job)
+
+    def _jobs(self, messages: Sequence[Message]) -> list[JobNode]:
+        """The jobs that tasks have made objects for, or could have."""
+        jobs = {one.job.job_id: one.job for message in messages for one in message.made}
+        if self._reserved is not None:
+            jobs[self._reserved.node.job_id] = self._reserved.node
+        return list(jobs.values())
 
     def _change(self, txn: Transaction, messages: Sequence[Message]) -> bool:
         """All rows into one transaction."""
@@ -136,11 +173,14 @@ class _Writer:
         rows = batches(self._root, messages)
         if self._overwrite:
             txn.truncate(name)
+        made = [one for message in messages for one in message.made]
         if mode == "error":
-            made = [one for message in messages for one in message.made]
-            if made and self._reserved is not None:
-                join(txn, name, self._reserved, made)
+            if made:
+                join(txn, name, made)
             txn.insert(name, pa.RecordBatchReader.from_batches(schema, rows))
+            return True
+        if made:
+            join_upsert(txn, name, made, rows)
             return True
         table = pa.Table.from_batches(rows, schema=schema)
         if mode == "upsert":
@@ -184,8 +224,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(settings, schema, overwrite=overwrite)
         self._token = settings.token or f"spark-{SystemClock().random_bytes(16).hex()}"
-        if self._root and settings.on_conflict == "error":
+        if self._makes_objects:
             self._reserved = at_owner(settings.address, lambda db: reserve(db, settings.table))
+
+    def _objects(self, table: Schema) -> ObjectStage | None:
+        here = task_here()
+        if here is None or self._reserved is None:
+            return None
+        return ObjectStage(self._reserved, table, *here)
 
     def commit(self, messages: Messages) -> None:
         """In a process of its own: make all rows visible, once."""
@@ -202,6 +248,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if settings.token is not None:
             raise UsageError("a stream has a token of its own, made of query and batch")
         super().__init__(settings, schema, overwrite=overwrite)
+        self._host = socket.gethostname()
+
+    def _objects(self, table: Schema) -> ObjectStage | None:
+        # From another machine a task can reach the files, but not whoever owns the database.
+        if not self._makes_objects or socket.gethostname() != self._host:
+            return None
+        settings = self._settings
+        job = at_owner(settings.address, lambda db: reserve(db, settings.table, tasks=1))
+        return None if job is None else ObjectStage(job, table, 0, 0)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """In a process of its own: make the micro-batch visible, once."""

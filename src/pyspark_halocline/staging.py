@@ -1,9 +1,10 @@
 """How the rows of a write travel from executors to the one process that commits them.
 
     few rows    inside the message of their task
-    more        appended: not at all, the task makes objects of them (objects.py); otherwise
-                a file in the database's folder `staging`, named by the message, with its digest;
-                of a database that is served they travel in the message all the same
+    more        appended, or upserted with all columns: not at all, the task makes objects of them
+                (objects.py); otherwise a file in the database's folder `staging`, named by the
+                message, with its digest; of a database that is served they travel in the message
+                all the same
 
 A staged file is no object: nobody refers to it, no snapshot needs it, and a write whose files are
 gone fails as a whole and can be run again. All files of a write carry the id of its job, those of
@@ -15,7 +16,7 @@ commit may have happened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ from halocline.checkpoint.staging import FOLDER, end_staged, hold_staged
 from halocline.clock import Clock, SystemClock
 from halocline.config import MIB
 from halocline.errors import CorruptionError, NotFoundError
+from halocline.ipc import check_own
 from halocline.store import LocalFiles
 from pyspark_halocline.objects import Made, ObjectStage
 
@@ -48,6 +50,8 @@ class Message(WriterCommitMessage):
     """Rows as an Arrow stream; or the file that holds it, and its digest."""
     file: str = ""
     digest: bytes = b""
+    job: str = ""
+    """Whose files they are. The process that commits a micro-batch is told so by nobody else."""
     made: list[Made] = field(default_factory=list)
     """Objects that the task has made of its rows, or of most of them."""
     problem: str = ""
@@ -67,9 +71,11 @@ class Stage:
         job: str,
         schema: pa.Schema,
         clock: Clock | None = None,
-        objects: ObjectStage | None = None,
+        objects: Callable[[], ObjectStage | None] = lambda: None,
     ) -> None:
-        self._objects = objects
+        """`objects` is asked once, for where rows go that are too many to travel."""
+        self._start_objects = objects
+        self._objects: ObjectStage | None = None
         self._travel = True
         """Whether rows that come now leave the task; else objects are made of them."""
         self._root = root
@@ -98,11 +104,12 @@ class Stage:
         made = [] if self._travel or self._objects is None else self._objects.finish()
         if self._path is None:
             data = self._buffer.getvalue().to_pybytes()
-            return Message(rows=self._rows, data=data, made=made)
+            return Message(rows=self._rows, data=data, made=made, job=self._job)
         self._sink.close()
         hold_staged(self._root, self._clock, self._job, LEASE_S)  # it may have taken long
         digest = _digest_of(self._path)
-        return Message(rows=self._rows, file=self._path.name, digest=digest, made=made)
+        name = self._path.name
+        return Message(rows=self._rows, file=name, digest=digest, made=made, job=self._job)
 
     def _start(self) -> Any:
         options = pa.ipc.IpcWriteOptions(**_OPTIONS)
@@ -113,8 +120,10 @@ class Stage:
         self._writer.close()
         with pa.ipc.open_stream(self._buffer.getvalue()) as reader:
             held = reader.read_all()
-        if self._objects is not None and self._travel:
+        if self._travel:
             self._travel = False
+            self._objects = self._start_objects()
+        if self._objects is not None and not self._objects.is_full:
             self._sink = self._buffer = pa.BufferOutputStream()
             self._writer = self._start()
             self._objects.add(held)
@@ -145,22 +154,29 @@ def batches(root: str, messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
                 if _digest(source) != message.digest:
                     raise CorruptionError(str(path), "it is not what its task wrote")
                 source.seek(0)
-                with pa.ipc.open_stream(source) as reader:
-                    yield from reader
+                yield from _unpacked(source.read_buffer(), str(path))
         elif message.data:
-            with pa.ipc.open_stream(message.data) as reader:
-                yield from reader
+            yield from _unpacked(pa.py_buffer(message.data), "the message of a task")
 
 
-def hold(root: str, job: str, messages: Iterable[Message]) -> None:
+def _unpacked(stream: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
+    try:
+        check_own(memoryview(stream))
+    except ValueError as error:
+        raise CorruptionError(path, str(error)) from None
+    with pa.ipc.open_stream(stream) as reader:
+        yield from reader
+
+
+def hold(root: str, messages: Iterable[Message]) -> None:
     """Before a commit reads its files."""
-    if root and any(message.file for message in messages):
+    for job in {message.job for message in messages if root and message.file}:
         hold_staged(root, SystemClock(), job, LEASE_S)
 
 
-def end(root: str, job: str) -> None:
+def end(root: str, messages: Iterable[Message]) -> None:
     """After a commit: nobody needs its files any more."""
-    if root:
+    for job in {message.job for message in messages if root and message.job}:
         end_staged(LocalFiles(root), job)
 
 

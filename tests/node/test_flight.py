@@ -175,7 +175,7 @@ def test_a_server_that_is_gone(
         server.stop()
         with pytest.raises(hc.UnavailableError) as lost:
             txn.commit()
-        assert lost.value.outcome == "unknown"
+        assert lost.value.outcome in ("unknown", "not_committed")  # test_exchange.py: when which
         with pytest.raises(hc.UnavailableError, match="does not answer"):
             db.begin()
 

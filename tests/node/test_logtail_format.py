@@ -147,6 +147,33 @@ class Flight:
         self._client.close()
 
 
+class InExchange(Flight):
+    """The same, with requests in one exchange."""
+
+    _ends: Any = None
+
+    def ask(self, *request: Any) -> Any:
+        if self._ends is None:
+            hello = pack(["call", 1, self._token, 0, b""])
+            descriptor = flight.FlightDescriptor.for_command(hello)
+            self._ends = self._client.do_exchange(descriptor)
+        writer, reader = self._ends
+        writer.write_metadata(b"\xc0")  # asks nothing
+        writer.write_metadata(pack(["call", 1, self._token, 0, pack(list(request))]))
+        tag, _, _, reply = unpack(reader.read_chunk().app_metadata.to_pybytes())
+        assert tag == "returned"
+        return unpack(reply)
+
+    def close(self) -> None:
+        if self._ends is not None:
+            writer, reader = self._ends
+            writer.done_writing()
+            with pytest.raises(StopIteration):
+                reader.read_chunk()
+            writer.close()
+        super().close()
+
+
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[hc.Database]:
     options = hc.Options(background=False, object_rows_min=12)
@@ -156,7 +183,7 @@ def db(tmp_path: Path) -> Iterator[hc.Database]:
         assert not db.check()
 
 
-@pytest.mark.parametrize("transport", [Socket, Flight])
+@pytest.mark.parametrize("transport", [Socket, Flight, InExchange])
 def test_a_client_that_knows_the_page_alone_has_the_table(db: hc.Database, transport: Any) -> None:
     with db.begin() as txn:
         txn.insert("t", {"id": 1, "v": 1})

@@ -1,4 +1,4 @@
-"""Ten thousand bad requests against a server in a process of its own, through both of its doors.
+"""Ten thousand bad requests against a server in a process of its own, through each of its doors.
 
     test --mutated or random requests--> owner: an error or a closed door for each, in time
     afterwards it is the same process, with the same rows, and has not grown
@@ -11,11 +11,12 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import flight
+from pyarrow import ArrowException, flight
 
 import halocline as hc
 from halocline.node import wire
@@ -23,12 +24,13 @@ from halocline.node.channel import Channel
 from halocline.node.endpoint import read_endpoint
 from halocline.node.flight import ASK
 from halocline.node.wire import Hello
-from tests.node.pelting import bad_call, bad_frame, samples
+from tests.node.pelting import bad_body, bad_call, bad_frame, samples
 from tests.node.test_hostile import survives
 from tests.process.children import SMALL
 from tests.process.nursery import Child, Nursery
 
 ANSWER_S = 30.0
+EXCHANGE = flight.FlightCallOptions(timeout=10 * ANSWER_S)
 GROWTH_KB_MAX = 100_000
 COUNTS = [1000, pytest.param(10_000, marks=pytest.mark.sim)]
 
@@ -100,6 +102,56 @@ def test_bad_calls_over_flight(owner: Child, chance: random.Random, count: int) 
                 continue
             assert len(results) == 1
             wire.decode_returned(results[0].body.to_pybytes())
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_bad_calls_in_exchanges(owner: Child, chance: random.Random, count: int) -> None:
+    uri, token = owner.ask("serve")["value"]
+    good = samples()
+    with flight.connect(uri) as client:
+        ends: tuple[Any, Any] | None = None
+        for number in range(count):
+            ends = ends or _begun(client, chance, token)
+            body = bad_call(chance, chance.choice(good), token)
+            if number % 20 == 0:
+                body = chance.choice((wire.NIL, b"", chance.randbytes(chance.randrange(500))))
+            if not _answered(ends, body):
+                ends = None
+        if ends is not None:
+            _let_go(ends)
+
+
+def _begun(client: Any, chance: random.Random, token: str) -> tuple[Any, Any]:
+    """An exchange, which may begin badly: then nothing in it is answered."""
+    hello = wire.encode(wire.Call(wire.VERSION, token.encode(), 0, b""))
+    if chance.randrange(4) == 0:
+        hello = bad_body(chance, hello)
+    descriptor = flight.FlightDescriptor.for_command(hello)
+    ends: tuple[Any, Any] = client.do_exchange(descriptor, EXCHANGE)
+    return ends
+
+
+def _answered(ends: tuple[Any, Any], body: bytes) -> bool:
+    """Does the exchange go on? If not, it is over on both sides."""
+    writer, reader = ends
+    try:
+        writer.write_metadata(body)
+        if body == wire.NIL:
+            return True
+        wire.decode_returned(reader.read_chunk().app_metadata.to_pybytes())
+        return True
+    except flight.FlightTimedOutError:
+        pytest.fail("the server hangs")
+    except (StopIteration, flight.FlightError, ArrowException):
+        _let_go(ends)
+        return False
+
+
+def _let_go(ends: tuple[Any, Any]) -> None:
+    writer, reader = ends
+    reader.cancel()
+    with suppress(ArrowException, flight.FlightError):
+        writer.close()
 
 
 def _greeted(path: str) -> Channel:

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark_halocline import DefaultSource
+from pyspark_halocline import DefaultSource, staging
 from pyspark_halocline.sink import StreamWriter
 
 PHASES = ("write", "before", "after")
+OBJECT_BYTES = 1500
+"""Tasks with more than so many bytes of rows make objects: of the test's commits some do."""
 
 
 class FaultyWriter(StreamWriter):
@@ -27,6 +29,7 @@ class FaultyWriter(StreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> Any:
         self._die("write", None)
+        staging.MESSAGE_BYTES = OBJECT_BYTES  # type: ignore[misc]
         return super().write(iterator)
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803

@@ -315,7 +315,7 @@ def test_a_damaged_input_is_named_and_nothing_changes(spark: Any, db: hc.Databas
         before = current(db)
         with pytest.raises(CorruptionError) as caught:
             hs.compact(spark, db)
-        assert caught.value.path == entry.key
+        assert caught.value.path == f"objects/{entry.key}"
         assert current(db) == before
         assert not db.core.engine.jobs
     objects.put(entry.key, whole)

@@ -147,6 +147,17 @@ def test_a_token_makes_a_load_happen_once(spark: Any, db: hc.Database) -> None:
     assert len(names(db)) == 10
 
 
+def test_a_load_without_rows_remembers_its_token(spark: Any, db: hc.Database) -> None:
+    none = hs.load(frame(spark, []), db, "orders", token="night 0")
+    assert none.commit_ts == db.visible_ts
+    again = hs.load(frame(spark, range(10)), db, "orders", token="night 0")
+    assert again.already_committed
+    assert again.commit_ts == none.commit_ts
+    assert hs.load(frame(spark, []), db, "orders").commit_ts is None
+    assert db.table("orders").count() == 0
+    assert not db.core.engine.jobs
+
+
 def test_bad_input_is_refused_before_the_job(spark: Any, db: hc.Database) -> None:
     jobs = db.core.engine.last_job_id
     no_key = spark.createDataFrame(pa.table({"name": ["x"]}))

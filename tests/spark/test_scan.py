@@ -91,6 +91,13 @@ def test_where_rules_out_files_before_spark_hears_of_them(spark: Any, db: hc.Dat
         assert some.count() == txn.scan("orders", where="id < 10").num_rows
 
 
+def test_where_that_no_row_could_fulfil_is_told_at_once(spark: Any, db: hc.Database) -> None:
+    fill(db)
+    for wrong in ("name > 5", "id = 'x'", "sqrt(name) > 1", "id in (1, 'x')", "name", 5):
+        with pytest.raises(UsageError):
+            hs.table(spark, db, "orders", where=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("most", "join"), [(1000, "BroadcastHashJoin"), (3, "SortMergeJoin")])
 def test_the_dead_travel_to_the_rows_unless_they_are_many(
     spark: Any, db: hc.Database, monkeypatch: pytest.MonkeyPatch, most: int, join: str

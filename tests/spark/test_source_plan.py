@@ -13,9 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 import halocline as hc
 from halocline.errors import (
+    CorruptionError,
     DuplicateKeyError,
     NotFoundError,
     SchemaError,
@@ -397,12 +399,12 @@ def test_a_write_that_never_comes_to_its_commit(shop: str, monkeypatch: pytest.M
     assert len(names(shop)) == 10
 
 
-def test_rows_that_replace_others_travel_as_files_that_go_with_the_commit(
+def test_rows_that_travel_as_files_go_with_the_commit(
     shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "MESSAGE_BYTES", 1000)
     table = frame(range(100, 5000))
-    writer, messages = write(shop, table, tasks=3, onConflict="upsert")
+    writer, messages = write(shop, table, tasks=3, onConflict="ignore")
     assert all(message.file and not message.data for message in messages)
     assert len(names(shop)) == 4910
     folder = Path(shop, "staging")
@@ -422,6 +424,51 @@ def test_a_token_makes_a_write_happen_once(shop: str) -> None:
     assert 21 not in names(shop)
     writer, messages = write(shop, frame([30]))
     writer.commit(messages)  # a token of its own
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["closed", "open elsewhere"])
+def test_a_write_without_rows_remembers_its_token(shop: str, held: bool) -> None:
+    with hc.open(shop, options=OPTIONS) if held else nullcontext():
+        write(shop, frame([]), token="night 0")
+    write(shop, frame([20]), token="night 0")
+    assert 20 not in names(shop)
+    write(shop, frame([]))
+    with hc.open(shop, options=OPTIONS) as db:
+        before = db.visible_ts
+        write(shop, frame([]))
+        assert db.visible_ts == before, "without a token there is nothing to commit"
+        assert not db.core.engine.jobs
+
+
+def test_ignored_rows_by_keys_of_several_columns(tmp_path: Path) -> None:
+    with hc.open(tmp_path / "shop", options=OPTIONS) as db:
+        db.create_table("orders", {"a": str, "b": "date", "n": int}, primary_key=["a", "b"])
+        days = [date(2024, 1, 1 + n) for n in range(20)]
+        with db.begin() as txn:
+            txn.insert("orders", pa.table({"a": ["x"] * 20, "b": days, "n": [0] * 20}))
+        more = {"a": ["y", "x"] * 20, "b": [*days, *days], "n": list(range(40))}
+        write(db.path, pa.table(more), onConflict="ignore")
+        found = db.sql("select a, count(*) as c, min(n) as n from orders group by a order by a")
+        assert found.to_pylist() == [{"a": "x", "c": 20, "n": 0}, {"a": "y", "c": 10, "n": 0}]
+
+
+def test_rows_that_claim_to_be_huge_are_not_unpacked(tmp_path: Path) -> None:
+    batch = pa.record_batch([pa.array(["x" * (16 << 20)])], names=["text"])
+    table = pa.Table.from_batches([batch] * 8)
+    small = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(small, table.schema, options=options) as writer:
+        writer.write_table(table)
+    bomb = small.getvalue().to_pybytes()
+    with pytest.raises(CorruptionError, match="once unpacked"):
+        parts.from_stream(bomb)
+    with pytest.raises(CorruptionError, match="once unpacked"):
+        list(staging.batches("", [staging.Message(rows=8, data=bomb)]))
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "x.arrow").write_bytes(bomb)
+    message = staging.Message(rows=8, file="x.arrow", digest=xxhash.xxh3_128_digest(bomb))
+    with pytest.raises(CorruptionError, match="once unpacked"):
+        list(staging.batches(str(tmp_path), [message]))
 
 
 # -- streams -------------------------------------------------------------------------------------

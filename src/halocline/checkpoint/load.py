@@ -23,6 +23,7 @@ from halocline.errors import CorruptionError
 from halocline.log import CKP, Entry, Record, transactions
 from halocline.log.replay import Parts
 from halocline.objects import Shelf
+from halocline.objects.stats import object_path
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import fold_row
 from halocline.rows.redo import Bounds, redo
@@ -80,10 +81,12 @@ class Replay:
         if self.root is not None:
             first = self.root.order
             if first not in self.met:
-                raise CorruptionError("log", f"it ends before the entry that names {self.key}")
+                path = object_path(self.key)
+                raise CorruptionError("log", f"it ends before the entry that names {path}")
         for node in known:
             if node.order > first and node.order not in self.met:
-                raise CorruptionError("log", f"it ends before the entry that names {node.key}")
+                path = object_path(node.key)
+                raise CorruptionError("log", f"it ends before the entry that names {path}")
         return self.engine
 
     def _resume(self) -> None:
@@ -100,9 +103,11 @@ class Replay:
 
 def read_root(objects: Objects, node: CheckpointNode) -> Root:
     """The root file that a CKP entry names; CorruptionError if it is not what was written."""
-    root = decode_root(_read(objects, node.key, node.size_bytes, node.digest), node.key)
+    root = decode_root(
+        _read(objects, node.key, node.size_bytes, node.digest), object_path(node.key)
+    )
     if root.order != node.order or root.start.number != node.start_file:
-        raise CorruptionError(node.key, "it is not the checkpoint that the log names")
+        raise CorruptionError(object_path(node.key), "it is not the checkpoint that the log names")
     return root
 
 
@@ -135,15 +140,17 @@ def load(node: CheckpointNode, options: Options, shelf: Shelf) -> Replay:
             root.catalog_floor,
         )
     except CorruptionError as error:
-        raise CorruptionError(node.key, f"its catalog: {error.reason}") from error
+        raise CorruptionError(object_path(node.key), f"its catalog: {error.reason}") from error
     for table in root.tables:
         entry = engine.catalog.table_by_id(table.table_id)
         if entry is None:
-            raise CorruptionError(node.key, f"table {table.table_id} is not in its catalog")
+            raise CorruptionError(
+                object_path(node.key), f"table {table.table_id} is not in its catalog"
+            )
         state = engine.add_table(entry)
         if table.objects is not None:
             state.shape = state.shape._replace(tier=_tier(shelf.objects, table))
-    _take_over(engine, root, node.key)
+    _take_over(engine, root, object_path(node.key))
     return Replay(engine, root, node.key)
 
 
@@ -151,10 +158,10 @@ def _tier(objects: Objects, table: TableWire) -> Tier:
     file = table.objects
     assert file is not None
     data = _read(objects, file.key, file.size_bytes, file.digest)
-    return decode_objects(data, table.table_id, file.key)
+    return decode_objects(data, table.table_id, object_path(file.key))
 
 
-def _take_over(engine: EngineState, root: Root, key: str) -> None:
+def _take_over(engine: EngineState, root: Root, path: str) -> None:
     """Numbers, tokens, times, jobs, names."""
     engine.last_ts = root.ts
     engine.wall_us = root.wall_us
@@ -171,14 +178,14 @@ def _take_over(engine: EngineState, root: Root, key: str) -> None:
     for snapshot in root.snapshots:
         engine.keep_snapshot(snapshot)
     engine.tokens.restore(root.tokens, root.versions)
-    engine.times.stamps, engine.times.walls = unpack_times(root.times, key)
+    engine.times.stamps, engine.times.walls = unpack_times(root.times, path)
 
 
 def _read(objects: Objects, key: str, size_bytes: int, digest: bytes) -> bytes:
     try:
         data = objects.read(key, 0, size_bytes + 1)
     except FileNotFoundError:
-        raise CorruptionError(key, "a file of the checkpoint is missing") from None
+        raise CorruptionError(object_path(key), "a file of the checkpoint is missing") from None
     if len(data) != size_bytes or xxhash.xxh3_128_digest(data) != digest:
-        raise CorruptionError(key, "its digest is not the one that was written down")
+        raise CorruptionError(object_path(key), "its digest is not the one that was written down")
     return data

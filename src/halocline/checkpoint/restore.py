@@ -37,6 +37,7 @@ from halocline.log import (
 from halocline.log.names import log_numbers, path_of
 from halocline.log.replay import Parts
 from halocline.objects import Shelf
+from halocline.objects.stats import object_path
 from halocline.rows.engine import EngineState
 from halocline.rows.system import CheckpointNode, decode_system
 from halocline.store import Files
@@ -108,7 +109,7 @@ def _replay(replay: Replay, recovery: Recovery) -> Restored:
     """Fold the log, and note where its files begin."""
     root = replay.root
     if root is not None and root.uuid != recovery.uuid:
-        raise CorruptionError(replay.key, "the checkpoint belongs to another database")
+        raise CorruptionError(object_path(replay.key), "the checkpoint belongs to another database")
     files = [place for _, place in recovery.parts()]
     places = [(replay.ts, place) for place in files[:1]]
     ahead = iter(files[1:])
@@ -163,5 +164,5 @@ def _join(
     for entry in follower.poll():
         replay.fold_entry(entry, parts)
     if replay.root is not None and replay.root.uuid != follower.uuid:
-        raise CorruptionError(replay.key, "the checkpoint belongs to another database")
+        raise CorruptionError(object_path(replay.key), "the checkpoint belongs to another database")
     return replay.finish(), follower

@@ -158,6 +158,8 @@ class Answers:
                 if request.token is not None:
                     txn.use_token(request.token, 0)
                 tables = unpack(core, session, request, nodes, txn)
+                if not nodes:
+                    txn.keep_token()  # nobody sends nothing, but for the sake of its token
                 core.check_writable(request.snapshot, tables)
                 jobs = {id: one.blind for id, one in txn.changes.items() if one.blind is not None}
                 commit_ts = txn.commit()

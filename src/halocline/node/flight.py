@@ -1,16 +1,22 @@
 """The way to a transaction node on another machine, over Arrow Flight.
 
-    ask --do_action("ask", Call)--> Server (server.py) --> Returned --> answer, or its error
+    ask --Call--> Exchange (exchange.py) --> Server (server.py) --> Returned --> answer, or error
+         '-- too many of them: do_action("ask", Call), a call for this request alone
     stream --do_get(Call: Subscribe)--> Server --> replies, one row each
 
-There is no connection that could end a session, so it has a lease: every request renews it, and
-somebody who has nothing to ask says so now and then.
+No connection ends a session, so it has a lease: every request renews it, and somebody who has
+nothing to ask says so now and then.
+
+Invariants
+- A commit is given up as `not_committed` only if it was never handed to gRPC, or if the server has
+  said so. When its answer is lost, only its token tells.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +25,13 @@ import msgspec
 from halocline.clock import Clock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.log.bell import Bell
+from halocline.node.exchange import (
+    Exchange,
+    Exchanges,
+    NoExchangeError,
+    UnheardError,
+    keep_for_ever,
+)
 from halocline.node.faults import from_wire, lost_answer
 from halocline.node.streams import FlightStream
 from halocline.node.wire import (
@@ -59,6 +72,8 @@ BULK_S: Final = 3600.0
 SECOND_BYTES: Final = 1 << 20
 """Bytes that a slow line carries in a second."""
 PAUSE_S: Final = 0.05
+WATCH_S: Final = 0.25
+"""How often somebody looks for answers that are late."""
 _CHANNEL: Final = [
     ("grpc.use_local_subchannel_pool", 1),  # a new client gets a new connection
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -84,11 +99,15 @@ class FlightLink:
         self.pin: Any = None
         """Told again to an owner that has forgotten us."""
         self._client = self._connect()
-        self._beat = Bell()
-        thread = threading.Thread(
-            target=_beats, args=(weakref.ref(self), self._beat), name="halocline-beat", daemon=True
-        )
-        thread.start()
+        self._exchanges = Exchanges(_weakly(self), clock)
+        # Also for a program that forgets to close.
+        weakref.finalize(self, self._exchanges.close)
+        self._bells = (Bell(), Bell())
+        for work, bell in zip((_beats, _watches), self._bells, strict=True):
+            thread = threading.Thread(
+                target=work, args=(weakref.ref(self), bell), name="halocline-beat", daemon=True
+            )
+            thread.start()
 
     def wake(self) -> None:
         """Nobody here can take over: the next request finds out."""
@@ -103,10 +122,11 @@ class FlightLink:
             try:
                 returned = self._call(body, _limit_s(request))
             except OSError as error:
-                if isinstance(request, Commit):
-                    return self._resolve(request, error)
-                if (lost := lost_answer(request)) is not None:
-                    raise lost from error
+                if not isinstance(error, UnheardError):
+                    if isinstance(request, Commit):
+                        return self._resolve(request, error)
+                    if (lost := lost_answer(request)) is not None:
+                        raise lost from error
                 if self._clock.monotonic() >= until:
                     raise UnavailableError(f"{self._uri} does not answer: {error}") from error
                 self._clock.sleep(PAUSE_S)
@@ -125,30 +145,93 @@ class FlightLink:
 
     def close(self) -> None:
         self.closed = True
-        self._beat.ring()
+        for bell in self._bells:
+            bell.ring()
+        self._exchanges.close()
         self._client.close()
 
+    def watch(self) -> bool:
+        """Break off what is late. False when nothing can be late any more."""
+        self._exchanges.watch()
+        return not self.closed or self._exchanges.are_busy
+
     def abandon(self) -> None:
-        """In a forked child: the parent's connection cannot be used."""
+        """In a forked child: the parent's connections cannot be used."""
         self.closed = True
+        keep_for_ever(self._client)
+        self._exchanges.abandon()
+
+    # One request.
 
     def _call(self, body: bytes, limit_s: float) -> Returned:
+        """UnheardError when it was not sent, another OSError when its answer is lost."""
+        try:
+            exchange = self._exchanges.take()
+        except NoExchangeError:
+            return self._call_alone(body, limit_s)
+        try:
+            answer = exchange.ask(self._encoded(body), limit_s)
+            returned = _returned(answer)
+        except NoExchangeError:
+            self._exchanges.drop(exchange)
+            self._exchanges.refused()
+            return self._call_alone(body, limit_s)
+        except UnheardError:
+            self._exchanges.drop(exchange)
+            self._exchanges.drop_idle()  # they led to the same server
+            raise
+        except BaseException:  # Ctrl-C too: its answer is still on the way
+            self._exchanges.drop(exchange)
+            raise
+        self._exchanges.put(exchange)
+        return self._heard(returned)
+
+    def _call_alone(self, body: bytes, limit_s: float) -> Returned:
         from pyarrow import flight
 
-        call = encode(Call(VERSION, self._token, self._session, body))
         client = self._client
         try:
-            options = flight.FlightCallOptions(timeout=limit_s)
-            (result,) = client.do_action(flight.Action(ASK, call), options)
-            returned: Returned = decode_returned(result.body.to_pybytes())
+            return self._heard(_act(client, self._encoded(body), limit_s))
         except flight.FlightTimedOutError as error:
             self._renew(client)
             raise ConnectionResetError(f"no answer within {limit_s:.0f} s") from error
-        except (flight.FlightError, msgspec.MsgspecError) as error:
+        except flight.FlightError as error:
             raise ConnectionResetError(str(error)) from error
-        known, self._session, self.epoch = self._session, returned.session, returned.epoch
-        if known and known != self._session and self.pin is not None:
-            self.pin.tell()
+
+    def begin_exchange(self) -> Exchange:
+        """A connection and an exchange. A Ping comes first: calls have deadlines, exchanges not."""
+        from pyarrow import flight
+
+        client = self._connect()
+        try:
+            returned = self._heard(_act(client, self._encoded(encode(Ping())), CALL_S))
+            reply = decode_reply(returned.body)
+            if isinstance(reply, Failed):
+                raise from_wire(reply, self.schema_of)
+        except flight.FlightTimedOutError as error:
+            client.close()
+            raise UnheardError(f"no answer within {CALL_S:.0f} s") from error
+        except (flight.FlightError, OSError, msgspec.MsgspecError) as error:
+            client.close()
+            raise UnheardError(str(error)) from error
+        except BaseException:
+            client.close()
+            raise
+        return Exchange(client, self._encoded(b""), self._clock)
+
+    def _encoded(self, body: bytes) -> bytes:
+        return encode(Call(VERSION, self._token, self._session, body))
+
+    def _heard(self, returned: Returned) -> Returned:
+        """Keep the session; whoever has forgotten us is told again what is still read here."""
+        self.epoch = returned.epoch
+        if returned.session in (self._session, 0):
+            return returned
+        known, self._session = self._session, returned.session
+        if known and self.pin is not None:
+            # The answer counts whatever becomes of this; the next beat says it again.
+            with suppress(HaloclineError):
+                self.pin.tell()
         return returned
 
     def _renew(self, silent: flight.FlightClient) -> None:
@@ -186,6 +269,35 @@ class FlightLink:
             raise UsageError(f"{self._uri!r} is not the address of a server: {error}") from error
 
 
+def _act(client: flight.FlightClient, call: bytes, limit_s: float) -> Returned:
+    """A call for one request."""
+    from pyarrow import flight
+
+    options = flight.FlightCallOptions(timeout=limit_s)
+    (result,) = client.do_action(flight.Action(ASK, call), options)
+    return _returned(result.body.to_pybytes())
+
+
+def _returned(answer: bytes) -> Returned:
+    try:
+        returned: Returned = decode_returned(answer)
+        return returned
+    except msgspec.MsgspecError as error:
+        raise ConnectionResetError(str(error)) from error
+
+
+def _weakly(link: FlightLink) -> Callable[[], Exchange]:
+    """How a link begins an exchange, without keeping it in memory."""
+    ref = weakref.ref(link)
+
+    def begin() -> Exchange:
+        found = ref()
+        assert found is not None, "its own request asks for an exchange"
+        return found.begin_exchange()
+
+    return begin
+
+
 def _limit_s(request: Request) -> float:
     """The longest time that a request may take."""
     match request:
@@ -213,4 +325,14 @@ def _beats(ref: weakref.ref[FlightLink], stop: Bell) -> None:
                 link.pin.tell()
             else:
                 link.ask(Ping(), Position)
+        del link
+
+
+def _watches(ref: weakref.ref[FlightLink], stop: Bell) -> None:
+    """Notice answers that are late, for as long as somebody holds the link."""
+    while True:
+        stop.wait(WATCH_S)
+        link = ref()
+        if link is None or not link.watch():
+            return
         del link

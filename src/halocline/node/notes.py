@@ -43,6 +43,7 @@ class ObjectNotes(Message, frozen=True):
 
     table_id: U63
     job_id: U63
+    """The job of the transaction itself; 0 when all its files are those of others, with leases."""
     files: U63
     """How many names of the job are used up."""
     successors: tuple[U63, ...]

@@ -75,10 +75,11 @@ def pack_objects(tables: Mapping[int, TableChanges]) -> tuple[ObjectNotes, ...]:
     notes = []
     for table_id, changes in tables.items():
         parts, blind = changes.objects, changes.blind
-        if parts is not None and parts.job is not None and (parts or blind):
+        if parts is not None and (parts or blind):
             ids = tuple(entry.id for entry in parts.successors)
             told = None if blind is None else _pack_blind(changes.schema, blind)
-            notes.append(ObjectNotes(table_id, parts.job.job_id, parts.files, ids, told))
+            job_id = 0 if parts.job is None else parts.job.job_id
+            notes.append(ObjectNotes(table_id, job_id, parts.files, ids, told))
     return tuple(notes)
 
 
@@ -289,12 +290,16 @@ def _with_objects(
 def _objects(
     core: Core, state: TableState, reshape: Reshape, notes: ObjectNotes, session: Session
 ) -> ObjectParts:
-    job, spans = session.job(core, notes.job_id)
-    if job is None or job.job_id not in core.engine.jobs or job.table_id != state.table_id:
-        reason = "the job that wrote its files is not live any more"
-        raise ConflictError(reason, table=state.entry.name)
     parts = ObjectParts(state)
-    parts.job, parts.spans, parts.files = job, spans, notes.files
+    parts.files = notes.files
+    for job_id in sorted(Reshape(state.table_id, reshape.created, job_id=notes.job_id).jobs - {0}):
+        job, spans = session.job(core, job_id)
+        if job is None or job_id not in core.engine.jobs or job.table_id != state.table_id:
+            reason = "the job that wrote its files is not live any more"
+            raise ConflictError(reason, table=state.entry.name)
+        parts.spans += spans
+        if job_id == notes.job_id:
+            parts.job = job
     data = [entry for entry in reshape.created if entry.kind == "data"]
     follow = set(notes.successors)
     parts.add(

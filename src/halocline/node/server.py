@@ -1,13 +1,16 @@
 """The transaction node for other machines: the same requests, over Arrow Flight.
 
-    FlightLink --do_action("ask", Call)--> Server --Answers--> Returned
+    FlightLink --do_exchange: Call, Call ...--> Server --Answers--> Returned, Returned ...
+               --do_action("ask", Call)--> Server --Answers--> Returned
                --do_get(Call: Subscribe)--> Server --Hub--> replies, one row each, until it ends
 
-There are no connections here that could end a session: it has a lease, on the owner's monotonic
+No connection ends a session here: it has a lease, on the owner's monotonic
 clock, which every request renews; a client that has nothing to ask says so now and then. A session
 whose lease is over loses its pins, jobs and catalog transactions.
 
-A subscriber that reads nothing any more is cut off (cut.py): its thread would wait for it for ever.
+Whoever neither asks nor reads any more is cut off (cut.py, visitors.py): its thread would wait for
+it for ever. A server that stops answers what it has read, refuses what comes then, and cuts off who
+is silent.
 
 Anything but a loopback address needs TLS and a token that the caller has chosen. Tokens are
 compared in constant time; one for reading may read and pin, nothing else.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -39,9 +43,11 @@ from halocline.node.limits import read_request
 from halocline.node.owner import Owner
 from halocline.node.push import Feed
 from halocline.node.session import Session
+from halocline.node.visitors import EXCHANGES_MAX, SENDS, WAITS, WORKS, Visitor, Visitors
 from halocline.node.wire import (
     ASK,
     FRAME_BYTES_MAX,
+    NIL,
     READS,
     VERSION,
     Call,
@@ -96,7 +102,8 @@ class Server:
         self._numbers = count((epoch << 32) + (1 << 31))
         self._peers: dict[Feed, str] = {}
         """Who gets what is pushed."""
-        self._stopping = False
+        self.visitors = Visitors(self._clock)
+        self._stopping = self._stopped = False
         self._stop = Bell()
         scheme = "grpc" if tls is None else "grpc+tls"
         self._server = _listen(self, f"{scheme}://{_bracketed(host)}:{port}", tls)
@@ -104,6 +111,8 @@ class Server:
         """What clients connect to."""
         self._reaper = threading.Thread(target=self._reap, name="halocline-leases", daemon=True)
         self._reaper.start()
+        # Also for a program that forgets to close: later than this, pyarrow would wait for all.
+        self._at_exit = weakref.finalize(self._server, self._forgotten, os.getpid())
 
     def stop(self) -> None:
         """Answer what was asked, then listen no more. Stopping twice is fine."""
@@ -111,20 +120,54 @@ class Server:
             self._stopping = True
             self._stop.ring()
             self._answers.hub.stop()
-            self._reaper.join()  # which lets subscribers go
-            self._server.shutdown()
+            self._server.shutdown()  # waits for all; the reaper lets those go who are silent
+            self._stopped = True
+            self._reaper.join()
+            self._at_exit.detach()
+
+    def _forgotten(self, pid: int) -> None:
+        if os.getpid() == pid:  # in a forked child the connections are the parent's
+            self.stop()
 
     def answer(self, body: bytes) -> bytes:
         """One call; every error is part of the answer."""
+        return self._answer(body)[1]
+
+    def _answer(self, body: bytes) -> tuple[int, bytes]:
+        """The session, 0 for one that was not let in, and the answer."""
         number = 0
         try:
             role, call = self._admit(body)
             session = self._session(call.session)
             number = session.number
             value = self._answers.answer(session, _request(role, call))
-            return self._returned(number, value)
+            return number, self._returned(number, value)
         except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
-            return self._returned(number, error)
+            return number, self._returned(number, error)
+
+    def converse(self, hello: bytes, reader: Any, writer: Any, peer: str) -> None:
+        """An exchange: calls one after another, until the client has none or is not let in."""
+        # Before anything else is read: what comes may be Arrow, which unpacks itself.
+        self._admit(hello)
+        with self.visitors.visit(peer) as visitor:
+            while (body := _received(reader)) is not None:
+                if body == NIL:
+                    continue
+                visitor.turn(WORKS)
+                number, answer = self._converse(visitor, body)
+                visitor.turn(SENDS)
+                writer.write_metadata(answer)
+                if not number or self._stopping:
+                    return
+                visitor.turn(WAITS)
+
+    def _converse(self, visitor: Visitor, body: bytes) -> tuple[int, bytes]:
+        if self._stopping:
+            return 0, self._returned(0, UnavailableError("the server is stopping"))
+        if not visitor.calls and len(self.visitors) > EXCHANGES_MAX:
+            return 0, NIL
+        visitor.calls += 1
+        return self._answer(body)
 
     def push(self, body: bytes, peer: str) -> Iterator[bytes]:
         """The replies to a subscription; an error is the last of them."""
@@ -191,14 +234,15 @@ class Server:
     def _reap(self) -> None:
         while not self._stop.wait(LEASE_S / 10):
             self.reap(self._clock.monotonic())
-            for feed, peer in list(self._peers.items()):
-                if feed.stalled_s() > PUSH_S:
-                    cut(self._server.port, peer)
+            self.sweep(self._clock.monotonic())
         until = self._clock.monotonic() + STOP_PUSH_S
-        while self._peers and self._clock.monotonic() < until:
+        while not self._stopped:
+            now = self._clock.monotonic()
+            peers = self.visitors.overdue(now, stopping=True)
+            if now > until:
+                peers |= set(self._peers.values())
+            self._cut(peers)
             self._clock.sleep(PAUSE_S)
-        for peer in list(self._peers.values()):
-            cut(self._server.port, peer)
 
     def reap(self, now: float) -> None:
         """End the sessions whose lease was over by then."""
@@ -209,6 +253,17 @@ class Server:
         for session in lapsed:
             with suppress(HaloclineError):
                 self._answers.end(session)
+
+    def sweep(self, now: float) -> None:
+        """Cut off who has been silent for too long by then."""
+        peers = self.visitors.overdue(now)
+        peers |= {peer for feed, peer in list(self._peers.items()) if feed.stalled_s() > PUSH_S}
+        self._cut(peers)
+
+    def _cut(self, peers: set[str]) -> None:
+        for peer in peers:
+            with suppress(OSError):  # no descriptor is free: next time
+                cut(self._server.port, peer)
 
 
 def _request(role: str, call: Call) -> Request:
@@ -235,7 +290,20 @@ def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> A
                 raise flight.FlightServerError("this server answers calls of Halocline only")
             if action.body.size > FRAME_BYTES_MAX:
                 raise flight.FlightServerError(f"a call has at most {FRAME_BYTES_MAX} bytes")
-            yield flight.Result(found.answer(action.body.to_pybytes()))
+            with found.visitors.visit(context.peer()) as visitor:
+                visitor.turn(WORKS)
+                result = flight.Result(found.answer(action.body.to_pybytes()))
+                visitor.turn(SENDS)
+                yield result
+
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            found = ref()
+            if found is None:
+                raise flight.FlightServerError("this server has stopped")
+            try:
+                found.converse(descriptor.command or b"", reader, writer, context.peer())
+            except (HaloclineError, ArrowException, OSError, ValueError) as error:
+                raise flight.FlightServerError(str(error)) from error
 
         def do_get(self, context: Any, ticket: Any) -> Any:
             found = ref()
@@ -250,6 +318,20 @@ def _listen(server: Server, location: str, tls: tuple[bytes, bytes] | None) -> A
     except (OSError, flight.FlightError, ArrowException, ValueError, RuntimeError) as error:
         # A port that is taken is "did not start properly" here; gRPC has told stderr why.
         raise UnavailableError(f"{location} cannot be listened on: {error}") from error
+
+
+def _received(reader: Any) -> bytes | None:
+    """The next call of an exchange; None at its end."""
+    try:
+        chunk = reader.read_chunk()
+    except StopIteration:
+        return None
+    data = chunk.app_metadata
+    if chunk.data is not None or data is None:
+        raise ValueError("an exchange brings calls, no rows")
+    if data.size > FRAME_BYTES_MAX:
+        raise ValueError(f"a call has at most {FRAME_BYTES_MAX} bytes")
+    return bytes(data.to_pybytes())
 
 
 def _batch(reply: bytes) -> pa.RecordBatch:

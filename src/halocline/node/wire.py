@@ -38,6 +38,8 @@ HELLO_BYTES_MAX: Final = 4096
 HEAD: Final = Struct("<II")
 ASK: Final = "ask"
 """The action of Arrow Flight that brings a Call."""
+NIL: Final = b"\xc0"
+"""In an exchange: asks nothing, and answers that there are too many of them."""
 
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """RowIDs that one request may reserve: there are 2^63, and none is given twice."""

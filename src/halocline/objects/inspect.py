@@ -39,7 +39,7 @@ def inspect(reader: Reader, file: ObjectFile, schema: Schema) -> tuple[list[str]
         if reader.inspected.get(file.id) is file.stats:
             return [], None
         first = _first(reader, file, schema)
-        found = [f"{file.key}: {text}" for text in _differences(reader, file, schema, first)]
+        found = [f"{file.path}: {text}" for text in _differences(reader, file, schema, first)]
         if not found:
             reader.inspected[file.id] = file.stats
         return found, first.select([*schema.primary_key, ROWID, COMMIT_TS])

@@ -93,9 +93,9 @@ class Reader:
         for offset in range(0, stats.size_bytes, _VERIFY_BYTES):
             digest.update(self._bytes(file, offset, min(_VERIFY_BYTES, stats.size_bytes - offset)))
         if digest.digest() != stats.digest:
-            raise CorruptionError(file.key, "its digest is not the one in the catalog")
+            raise CorruptionError(file.path, "its digest is not the one in the catalog")
         if self._bytes(file, stats.size_bytes, 1, short=True):
-            raise CorruptionError(file.key, f"it is longer than {stats.size_bytes} bytes")
+            raise CorruptionError(file.path, f"it is longer than {stats.size_bytes} bytes")
         with self._lock:
             self._verified.add(file.id)
 
@@ -207,7 +207,7 @@ class Reader:
             try:
                 decoded = decode(present, chunks, rows)
             except (pa.ArrowException, OSError) as error:
-                raise CorruptionError(file.key, f"it cannot be decoded: {error}") from error
+                raise CorruptionError(file.path, f"it cannot be decoded: {error}") from error
         places = {column.id: at for at, column in enumerate(present)}
         arrays = [
             _conformed(file, decoded.column(places[column.id]), column)
@@ -257,7 +257,9 @@ class Reader:
                 offset, digest, size, _ = pieces[other]
                 view = data[offset - start : offset - start + size]
                 if xxhash.xxh3_64_intdigest(view) != digest:
-                    raise CorruptionError(file.key, "a page is not what was written", offset=offset)
+                    raise CorruptionError(
+                        file.path, "a page is not what was written", offset=offset
+                    )
                 views[other] = view
             at += len(run)
         return views
@@ -266,9 +268,9 @@ class Reader:
         stats = file.stats
         data = self._bytes(file, stats.size_bytes - stats.tail_bytes, stats.tail_bytes)
         if xxhash.xxh3_128_digest(data) != stats.tail_digest:
-            raise CorruptionError(file.key, "the digest of its tail is not the one in the catalog")
+            raise CorruptionError(file.path, "the digest of its tail is not the one in the catalog")
         view = memoryview(data)
-        return Tail(file.key, view, decode_directory(file.key, view, stats.size_bytes)), len(data)
+        return Tail(file.path, view, decode_directory(file.path, view, stats.size_bytes)), len(data)
 
     def _bytes(self, file: ObjectFile, offset: int, size: int, *, short: bool = False) -> bytes:
         try:
@@ -276,11 +278,11 @@ class Reader:
         except FileNotFoundError:
             if self.vanished is not None:
                 self.vanished(file.key)
-            raise CorruptionError(file.key, "the file is missing") from None
+            raise CorruptionError(file.path, "the file is missing") from None
         except OSError as error:
-            raise UnavailableError(f"{file.key} cannot be read: {error}") from error
+            raise UnavailableError(f"{file.path} cannot be read: {error}") from error
         if len(data) != size and not short:
-            raise CorruptionError(file.key, f"it is shorter than {offset + size} bytes")
+            raise CorruptionError(file.path, f"it is shorter than {offset + size} bytes")
         return data
 
 
@@ -305,7 +307,7 @@ def _conformed(file: ObjectFile, values: Any, column: Column) -> Any:
         return values.cast(column.type)
     except pa.ArrowException as error:
         reason = f"column {column.id} holds {values.type}, not {column.type}: {error}"
-        raise CorruptionError(file.key, reason) from error
+        raise CorruptionError(file.path, reason) from error
 
 
 def _absent(file: ObjectFile, column: Column, rows: int) -> Any:

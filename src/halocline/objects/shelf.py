@@ -69,6 +69,11 @@ def object_id(job_id: int, number: int) -> int:
     return job_id * FILES_PER_JOB + number
 
 
+def job_in(number: int) -> int:
+    """The job that has written the object with this id."""
+    return number // FILES_PER_JOB
+
+
 def job_of(key: str) -> int:
     """The job that a file belongs to; ValueError for a name that no job has given."""
     name = key.rpartition("/")[2]

@@ -89,6 +89,11 @@ def _fits(name: str, value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def object_path(key: str) -> str:
+    """Where a person finds a file of the store, from the database's directory on."""
+    return f"objects/{key}"
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
     """One object to be read: its place in the store, its statistics, and the timestamp of rows
@@ -102,3 +107,8 @@ class ObjectFile:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", (self.key, self.stats.digest))
+
+    @property
+    def path(self) -> str:
+        """Where a person finds it, from the database's directory on."""
+        return object_path(self.key)

@@ -129,7 +129,8 @@ class EngineState:
             if reshape.changes_rows:
                 state.last_ts = ts
             state.reshape(reshape, ts)
-            self.jobs.pop(reshape.job_id, None)
+            for job_id in reshape.jobs:
+                self.jobs.pop(job_id, None)
         for node in nodes:
             state = self.tables[node.table_id]
             state.last_ts = ts  # first: see rows/state.py on reading beside the fold

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError
+from halocline.ipc import check_own
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.rows.memtree import Run, sort_run
 from halocline.rows.page import Int64Array, Row
@@ -182,6 +183,7 @@ def _decode_rows(kind: int, table_id: int, first: int, body: memoryview, schema:
 def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> Node:
     if bytes(body[-8:]) != _IPC_END:
         raise ValueError("the Arrow stream has been cut")
+    check_own(body)
     options = _READ[len(body) >= _THREADS_BYTES_MIN]
     with pa.ipc.open_stream(pa.py_buffer(body), options=options) as reader:
         table = reader.read_all()

@@ -25,6 +25,7 @@ from halocline.errors import CorruptionError
 from halocline.ids import NEVER, ObjectId, TableId
 from halocline.log import OBJ_C, OBJ_D, PAGE_M
 from halocline.objects import ObjectFile, ObjectStats
+from halocline.objects.shelf import job_in
 
 VERSION: Final = b"\x01"
 KINDS: Final = frozenset({OBJ_C, OBJ_D, PAGE_M})
@@ -45,7 +46,13 @@ class Reshape:
     flushed_ts: int = 0
     """All tombstones up to this commit_ts are in objects; 0: says nothing."""
     job_id: int = 0
-    """The job that wrote the files; it is over with this commit. 0: none."""
+    """The job that wrote the files; it is over with this commit. 0: none but those that the ids
+    of the files tell, which are over as well."""
+
+    @property
+    def jobs(self) -> set[int]:
+        """All jobs that are over with this commit."""
+        return {self.job_id, *(job_in(entry.id) for entry in self.created)}
 
     @property
     def changes_rows(self) -> bool:

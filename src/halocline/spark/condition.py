@@ -1,4 +1,6 @@
-"""The condition of a merge: an SQL predicate over a row of the input and the row it meets.
+"""Conditions that are tried out before a job: that of a merge, and `where=` of a table.
+
+The condition of a merge is an SQL predicate over a row of the input and the row it meets.
 
     "source.updated > target.updated" --check, driver--> DuckDB text --holds, executor--> which rows
 
@@ -17,7 +19,8 @@ import pyarrow as pa
 from halocline.config import MIB
 from halocline.errors import UsageError
 from halocline.read.duck import Duck
-from halocline.read.statement import parse_condition
+from halocline.read.statement import parse_condition, parse_where
+from halocline.schema import Schema
 
 SOURCE, TARGET = "source", "target"
 _duck: list[Duck] = []
@@ -36,6 +39,14 @@ def check_condition(text: str, source: pa.Schema, target: pa.Schema) -> tuple[st
     return bound, {name for side, name in used if side == SOURCE}
 
 
+def check_where(text: str, schema: Schema, name: str) -> None:
+    """UsageError for a `where=` that DuckDB would refuse: Spark would find out row by row."""
+    bound = parse_where(text, schema, name)
+    # A row of nulls: over no rows at all, constants would not be looked at.
+    row = pa.table({field.name: pa.nulls(1, field.type) for field in schema.arrow})
+    _query(f"select 1 from _view where {bound}", {"_view": row})
+
+
 def holds(bound: str, source: pa.Table, target: pa.Table) -> npt.NDArray[np.bool_]:
     """For which pairs of rows, side by side, the condition is true."""
     found = _run(bound, source, target).column(0)
@@ -43,7 +54,11 @@ def holds(bound: str, source: pa.Table, target: pa.Table) -> npt.NDArray[np.bool
 
 
 def _run(bound: str, source: pa.Table, target: pa.Table) -> pa.Table:
+    text = f"select {bound} from {SOURCE} positional join {TARGET}"
+    return _query(text, {SOURCE: source, TARGET: target})
+
+
+def _query(text: str, views: dict[str, pa.Table]) -> pa.Table:
     if not _duck:
         _duck.append(Duck(256 * MIB, threads=1))
-    text = f"select {bound} from {SOURCE} positional join {TARGET}"
-    return _duck[0].query(text, (), {SOURCE: source, TARGET: target})
+    return _duck[0].query(text, (), views)

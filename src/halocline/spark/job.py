@@ -76,7 +76,7 @@ class LoadReport:
 
     table: str
     commit_ts: int | None
-    """None when there was nothing to write."""
+    """None when there was nothing to write, and no token to be remembered."""
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
@@ -131,6 +131,7 @@ def write(df: DataFrame, owner: Owner, name: str, spec: Spec, token: Any) -> Loa
     with owner.begin(token=token) as txn:
         lines = _run(df, owner, txn, name, spec)
         report = join(txn, name, spec, lines)
+        txn.keep_token()
         blind = txn.changes_of(name).blind
     if blind is not None:
         inserted, updated, deleted = blind.counts()

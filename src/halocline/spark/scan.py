@@ -34,6 +34,7 @@ from halocline.read.scan import memory_table, take_plan
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.schema import Schema
+from halocline.spark.condition import check_where
 from halocline.spark.dialect import translate_where
 from halocline.spark.files import read_files
 from halocline.spark.lease import LeasedFiles
@@ -88,6 +89,8 @@ def frame(
         names = _names(schema, columns)
         predicate = None if where is None else compile_where(where, None, schema)
         text = None if where is None else translate_where(where, schema, name)
+        if where is not None:
+            check_where(where, schema, name)
         plan = take_plan(state, pin.ts, predicate)
         rows = memory_table(schema, plan)
     files = LeasedFiles(owner.core, state, pin.jobs)

@@ -6,8 +6,8 @@ Spark may hand over a micro-batch twice: after a crash, and whenever the query i
 it had written down that the batch was done. The token makes the second time a no-op. Spark keeps
 the query's id in its checkpoint; with another checkpoint it is another query.
 
-The data source is a sink as well (`writeStream.format("halocline")`); this is for merges, for
-batches that are large, and for work of the caller's own.
+The data source is a sink as well (`writeStream.format("halocline")`); this is for merges, for large
+upserts of some of the columns, and for work of the caller's own.
 """
 
 from __future__ import annotations

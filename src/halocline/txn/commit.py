@@ -281,8 +281,8 @@ class Committer:
     def _check_jobs(self, tables: dict[int, TableChanges]) -> None:
         """A job that has been ended may not commit: GC may have removed its files."""
         for changes in tables.values():
-            job = None if changes.objects is None else changes.objects.job
-            if job is not None and job.job_id not in self.engine.jobs:
+            jobs = () if changes.objects is None else changes.objects.jobs
+            if not self.engine.jobs.keys() >= set(jobs):
                 raise UnavailableError("the job has been ended and its files removed: run it again")
 
     def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:

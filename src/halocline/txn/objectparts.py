@@ -30,7 +30,7 @@ from pyroaring import BitMap
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects import ObjectFile
 from halocline.objects.columns import ROWID
-from halocline.objects.shelf import object_id, object_key
+from halocline.objects.shelf import job_in, object_id, object_key
 from halocline.rows.lookup import resident, take
 from halocline.rows.members import is_among
 from halocline.rows.nodes import Delete, Node
@@ -115,6 +115,13 @@ class ObjectParts:
     def data(self) -> list[ObjectEntry]:
         """Every data object."""
         return [*self.inserts, *self.successors]
+
+    @property
+    def jobs(self) -> set[int]:
+        """Every job that has written a file of ours: the transaction's own, and those of tasks."""
+        entries = [*self.data, *(one.entry for one in self.endings)]
+        own = () if self.job is None else (self.job.job_id,)
+        return {*own, *(job_in(entry.id) for entry in entries)}
 
     def next_file(self) -> tuple[int, str]:
         """Id and store key of the next file of the job."""

@@ -51,6 +51,8 @@ class Work:
     ddl: CatalogTxn | None = None
     reads: dict[int, Reads] | None = None
     token: Token | None = None
+    keeps_token = False
+    """Is the token to be remembered although nothing is written?"""
     _by_name: dict[str, TableChanges] = {}  # noqa: RUF012
     _state = "open"
     _single: Single | None = None
@@ -168,7 +170,7 @@ class Work:
                 core.pins.pop(pin, None)
 
     def _has_changes(self) -> bool:
-        if self._single is not None:
+        if self._single is not None or self.keeps_token:
             return True
         return any(self.changes.values()) or bool(self.created or self.dropped)
 
@@ -196,6 +198,10 @@ class Work:
             self.already_committed = True
             self._writable = False
             self.commit_ts = known_ts
+
+    def keep_token(self) -> None:
+        """Called by a job whose input may be empty: run again, it is as done as any other."""
+        self.keeps_token = self.token is not None
 
     # Set by the owner, for a transaction that another process has prepared (node/parcel.py).
 

@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_a_trouble_not_an_error(db: Any) -> None:
     assert not health.is_well
     assert entry.key in health.troubles["table t"]
     assert health.tables["t"].shape.rows == 10
-    assert f"trouble: table t: {entry.key}" in str(health)
+    assert f"trouble: table t: objects/{entry.key}" in str(health)
     store.put(entry.key, data)
     assert not db.health().troubles
 

@@ -154,5 +154,5 @@ def test_a_follower_that_finds_no_way_says_so() -> None:
     flip(files, before.key)
     with pytest.raises(CorruptionError) as caught:
         follow(files)
-    assert caught.value.path == newest.key
+    assert caught.value.path == f"objects/{newest.key}"
     db.close()

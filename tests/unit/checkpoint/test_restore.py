@@ -92,7 +92,7 @@ def test_damage_to_both_is_corruption_that_names_the_file(damage: Damage, part: 
         damage(files, key)
     with pytest.raises(CorruptionError) as caught:
         make(files)
-    assert caught.value.path == keys[0]
+    assert caught.value.path == f"objects/{keys[0]}"
     with pytest.raises(CorruptionError):
         make(files)
 

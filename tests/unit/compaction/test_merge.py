@@ -120,7 +120,7 @@ def test_damage_stops_the_merge_and_names_the_file() -> None:
     heap.objects.put(key, data)
     with pytest.raises(CorruptionError) as caught:
         list(merge(heap.reader, heap.files, ORDERS))
-    assert caught.value.path == key
+    assert caught.value.path == f"objects/{key}"
 
 
 @given(keyed_tables(rows_max=60), st.integers(1, 4), st.integers(1, 6), st.randoms())

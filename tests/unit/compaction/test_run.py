@@ -320,7 +320,7 @@ def test_a_damaged_input_is_named_and_stays(db: Any) -> None:
     objects.put(entry.key, damaged)
     with pytest.raises(CorruptionError) as caught:
         db.compact()
-    assert caught.value.path == entry.key
+    assert caught.value.path == f"objects/{entry.key}"
     assert entry in current(db)
     assert any(entry.key in problem for problem in db.check())
     objects.put(entry.key, whole)

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duckdb
@@ -174,27 +174,26 @@ of_pyspark.__module__ = "pyspark.core.context"
 
 
 @pytest.fixture(params=[signal.default_int_handler, of_pyspark], ids=["python", "pyspark"])
-def ctrl_c(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A real signal, while DuckDB is at work; another test may have left a session of Spark."""
+def ctrl_c(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    """Sends a real signal in a moment; another test may have left a session of Spark."""
     before = signal.signal(signal.SIGINT, request.param)
     timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
-    yield
+    yield timer.start
     timer.join()
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_stops_a_long_query(duck: Duck) -> None:
-    with pytest.raises(KeyboardInterrupt):
+def test_ctrl_c_stops_a_long_query(duck: Duck, ctrl_c: Callable[[], None]) -> None:
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 the signal must not come before it
+        ctrl_c()
         duck.query(f"select count(*) {CROSS}", [], {})
     assert signal.set_wakeup_fd(-1) == -1
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_stops_a_stream_in_the_middle(duck: Duck) -> None:
-    with pytest.raises(KeyboardInterrupt):
+def test_ctrl_c_stops_a_stream_in_the_middle(duck: Duck, ctrl_c: Callable[[], None]) -> None:
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 the signal must not come before it
+        ctrl_c()
         list(duck.stream(f"select a.range {CROSS}", [], {}))
     assert duck.query("select 1 as a", [], {}).to_pylist() == [{"a": 1}]
 

@@ -140,6 +140,17 @@ def test_every_cut_is_an_error(kind: str) -> None:
                 decode_node(type_, payload[:end], schema)
 
 
+def test_rows_that_claim_to_be_huge_are_not_unpacked() -> None:
+    table = pa.table({"id": pa.array([1], pa.int64()), "text": ["x" * (64 << 20)]})
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    payload = HEAD.pack(VERSION, ARROW, 7, 1) + sink.getvalue().to_pybytes()
+    with pytest.raises(CorruptionError, match="once unpacked"):
+        decode_node(DML_A, payload, SCHEMA)
+
+
 @pytest.mark.parametrize("kind", SCHEMAS)
 @pytest.mark.parametrize("seed", seeds(2, 3))
 def test_mutated_bytes_give_a_corruption_error_or_a_node(kind: str, seed: int, sim: bool) -> None:
