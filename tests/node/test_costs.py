@@ -146,6 +146,22 @@ def test_a_transaction_over_flight_is_two_requests(
         assert afar.table("t").count() == 3
 
 
+def test_a_state_that_another_thread_has_just_loaded_is_used_at_once(
+    owner: hc.Database, node: hc.Database
+) -> None:
+    """A reader that lost its place loads anew; until the handle knows, it is not up to date."""
+    reader = node._reader
+    assert reader is not None
+    with owner.begin() as txn:
+        txn.insert("t", {"id": 1, "v": 1})
+    reader._torn = True
+    reader.refresh()  # in the other thread, which goes no further for the moment
+    assert reader.is_current()
+    with node.begin() as txn:
+        assert txn.get("t", 1) == {"id": 1, "v": 1}
+        assert txn.core.engine is reader.engine
+
+
 # -- Ctrl-C --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import halocline as hc
@@ -18,6 +20,7 @@ from halocline.log import DML_A
 from halocline.log.tape import Tape
 from halocline.node import service, wire
 from halocline.node.channel import Channel
+from halocline.node.desk import SHORT_BYTES
 from halocline.node.endpoint import read_endpoint
 from halocline.node.service import Service
 from halocline.node.wire import HEAD, Hello, frame
@@ -246,6 +249,23 @@ def test_numbers_of_connections_are_used_again(db: hc.Database) -> None:
     until(lambda: len(door._desk) == 0)
 
 
+def test_an_owner_without_file_numbers_takes_in_those_who_wait_later(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EMFILE, "too many open files")] * 3
+    real = socket.socket.accept
+
+    def accept(sock: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(sock)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    check_others(db)  # taken in by the call that was waiting already
+    check_others(db)
+    assert not failures
+
+
 # -- commits of one moment -----------------------------------------------------------------------
 
 
@@ -364,6 +384,29 @@ def test_back_pressure_slows_down_those_who_fill_the_memory(db: hc.Database) -> 
         assert isinstance(said(busy)[1], int)
         assert said(busy)[1][0] == "position"
     db._core.writing.after_tidy = None
+
+
+def test_many_rows_in_few_bytes_are_committed_aside(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.create_table("log", {"v": int}, None)
+    names = []
+    real = db._answers._commit
+
+    def commit(*args: Any) -> Any:
+        assert len(args[2].record) < SHORT_BYTES // 2
+        names.append(threading.current_thread().name)
+        return real(*args)
+
+    monkeypatch.setitem(db._answers._methods, wire.Commit, commit)
+    with hc.open(db.path, options=OPTIONS) as node:
+        with node.begin() as txn:
+            txn.insert("log", [{"v": 0}] * 3)
+        assert names == []
+        with node.begin() as txn:
+            txn.insert("log", pa.table({"v": [0] * 10_000}))
+    assert names == ["halocline-connection"]
+    assert db.table("log").count() == 10_003
 
 
 def test_a_bug_aside_ends_one_connection(

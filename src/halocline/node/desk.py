@@ -6,8 +6,8 @@
 
 A commit of another process takes some 25 us of the owner, and then waits for the disk. With a
 thread for every connection each of eight writers cost it 125: threads wake, queue for the
-interpreter and for the log, and wake each other. Here they come to 45 (8 writers, two cores), and
-share a sync without parking.
+interpreter and for the log, and wake each other. Here they come to 55 (8 writers, two cores), and
+share a sync without parking (decision 0008).
 
 Nothing that may take long runs at the desk, as everybody would wait: jobs, maintenance, large
 requests, subscriptions, and tidying up behind a commit, which is where a full memory slows writers
@@ -16,6 +16,7 @@ down.
 Invariants
 - The thread of the desk alone polls and registers; whoever comes, or comes back, rings.
 - One connection carries one request at a time: a seat is at the desk or aside, never both.
+- Nobody is waited for at the desk: half a request stays with its channel, a second one for a turn.
 - A request that was read to its end is answered, also while the desk is being closed.
 """
 
@@ -38,7 +39,7 @@ from halocline.errors import HaloclineError
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.faults import fault_of, to_wire
-from halocline.node.limits import read_request
+from halocline.node.limits import is_short, read_request
 from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.wire import (
@@ -278,7 +279,7 @@ class Desk:
         try:
             request = read_request(body)
             if type(request) is Commit:
-                if not (request.objects or request.ddl or request.token is not None):
+                if is_short(request):
                     commit_ts, states = self._answers.log_commit(session, request)
                     logged.append((seat, frame(_done(commit_ts)), states))
                     return

@@ -21,7 +21,7 @@ import msgspec
 from halocline.errors import CorruptionError, UnavailableError, UsageError
 from halocline.ipc import unpacked_bytes
 from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
-from halocline.node.wire import Request, decode_request
+from halocline.node.wire import Commit, Request, decode_request
 from halocline.rows.nodes import ARROW, HEAD
 
 REQUEST_BYTES_MAX: Final = 1 << 20
@@ -32,6 +32,8 @@ NODES_MAX: Final = 1 << 16
 ROWS_MAX: Final = 1 << 20
 """Rows of a commit that come as msgpack; more of them come as Arrow."""
 UNPACKED_BYTES_MAX: Final = 1 << 30
+SHORT_BYTES_MAX: Final = 1 << 16
+"""Rows that everybody else may wait for (desk.py)."""
 LARGE_BYTES: Final = 16 << 20
 """Smaller ones need no place."""
 ROOM_BYTES: Final = 2 << 30
@@ -98,6 +100,14 @@ def read_record(record: bytes) -> tuple[Nodes, int]:
         text = f"{rows} rows come one by one, at most {ROWS_MAX} may"
         raise UsageError(f"{text}: commit fewer at once, or lower Options.bulk_rows")
     return nodes, size
+
+
+def is_short(commit: Commit) -> bool:
+    """Is a request of few bytes little work? A token may have to be waited for, files are looked
+    into, and few bytes of packed rows may become many."""
+    if commit.objects or commit.ddl or commit.token is not None:
+        return False
+    return commit.single or read_record(commit.record)[1] <= SHORT_BYTES_MAX
 
 
 def _unpacked(stream: memoryview) -> int:
