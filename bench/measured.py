@@ -14,6 +14,10 @@ from bench.harness import Measurement
 
 def measurements(*, quick: bool) -> list[Measurement]:
     """Everything that has none."""
+    return [*_memory(quick), *_tiers(quick), *sparkcases.measurements(quick=quick)]
+
+
+def _memory(quick: bool) -> list[Measurement]:
     tails = (2_500, 5_000, 10_000) if quick else (25_000, 50_000, 100_000)
     return [
         Measurement(
@@ -42,6 +46,11 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "single_rows": 16_484 if quick else 65_636,
             },
         ),
+    ]
+
+
+def _tiers(quick: bool) -> list[Measurement]:
+    return [
         Measurement(
             name="point-object",
             title="Point get out of objects",
@@ -81,5 +90,4 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "seconds": 1.0 if quick else 2.0,
             },
         ),
-        *sparkcases.measurements(quick=quick),
     ]

@@ -170,9 +170,8 @@ class Answers:
             return 0
         if self._sync:
             core.writing.sync()
-        if not jobs:
-            return commit_ts
-        return Committed(commit_ts, {id: job.counts() for id, job in jobs.items()})
+        counts = {id: job.counts() for id, job in jobs.items()}
+        return Committed(commit_ts, counts) if counts else commit_ts
 
     def log_commit(self, session: Session, request: Commit) -> tuple[int, list[TableState]]:
         """Fold and log a short commit: rows, and no token. Durable after `settle`, then `tidy`."""
@@ -195,8 +194,7 @@ class Answers:
         owner = self._owner()
         if owner is None:
             raise UnavailableError("the owner has let go of the database", outcome="unknown")
-        writing = owner.core.writing
-        (writing.sync if self._sync else writing.wait)()
+        (owner.core.writing.sync if self._sync else owner.core.writing.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
         """Freeze and merge what commits left behind. They have happened: nothing is refused."""
