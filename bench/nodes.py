@@ -77,7 +77,9 @@ def commits(db: hc.Database, first: int, count: int) -> float:
 
 
 def flood(db: hc.Database, first: int, seconds: float) -> int:
-    """Commits of one thread in so many seconds."""
+    """Commits of one thread in so many seconds; what others have committed before is read first."""
+    with db.begin() as txn:
+        txn.tables()
     until = monotonic() + seconds
     key = first
     while monotonic() < until:
