@@ -354,13 +354,11 @@ class Answers:
     def _list_checkpoints(
         self, owner: Owner, session: Session, request: ListCheckpoints
     ) -> list[CheckpointFacts]:
-        core = owner.core
-        ts_of_file = core.writing.log.places.ts_of_file
-        found = [(node, ts_of_file(node.start_file)) for node in core.engine.checkpoints]
+        ts_of_file = owner.core.writing.log.places.ts_of_file
         return [
             CheckpointFacts(node.ts, node.key, node.size_bytes, since)
-            for node, since in found
-            if since is not None
+            for node in owner.core.engine.checkpoints
+            if (since := ts_of_file(node.start_file)) is not None
         ]
 
     # Maintenance.

@@ -22,7 +22,7 @@ import pytest
 import halocline as hc
 from halocline.checkpoint.load import Replay
 from halocline.errors import CorruptionError
-from halocline.log import Entry, Follower, transactions
+from halocline.log import AC, COMMITS, DML_A, Entry, Follower, transactions
 from halocline.log.format import SECTOR, decode_file_header, file_seed
 from halocline.log.frame import frame
 from halocline.log.names import log_numbers, path_of
@@ -30,7 +30,7 @@ from halocline.log.published import read_published
 from halocline.log.scan import Cursor, read_entries, walk
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES as BODY_AT
-from halocline.rows.onerow import fold_entries, fold_run
+from halocline.rows.onerow import fold_entries, fold_run, one_row_record
 from halocline.store import LocalFiles
 from tests.unit.rows.rig import contents, seeds, tombstones
 
@@ -210,6 +210,35 @@ def test_a_follower_and_a_recovery_have_what_the_general_fold_has(
     quickly.close()
 
 
+@pytest.mark.parametrize("history", [0], indirect=True)
+def test_rows_of_other_tables_and_behind_gaps_are_not_taken_for_neighbours(
+    history: History,
+) -> None:
+    """(table, RowID) of rows that were inserted one after the other."""
+    image, limit, begin = _first_file(history)
+    tables = {state.entry.name: state for state in history.db._core.engine.tables.values()}
+    first = tables["plain"].next_rowid
+    entries = list(read_entries(image, 0, limit, Cursor(*astuple(begin))))
+    for places in (
+        [("plain", 0), ("pair", 1), ("plain", 1), ("pair", 2), ("plain", 2)],
+        [("plain", 0), ("plain", 1), ("plain", 5), ("plain", 6), ("plain", 20)],
+        [("plain", 3), ("keyless", 4), ("plain", 4), ("nested", 5)],
+    ):
+        grown = list(entries)
+        for ts, (name, place) in enumerate(places, 1000):
+            row = tuple(history._row(name).values())
+            state = tables[name]
+            body = state.schema.encode_rows([row])
+            record = one_row_record(ts, ts, ts, 1, DML_A, state.table_id, first + place, body)
+            grown.append(entries[-1]._replace(group=COMMITS, type=AC, payload=record))
+        data, end = _sealed(image, begin, grown, -1, history.chance)
+        expected = _outcome(_fold_generally, data, end, begin)
+        assert len(expected.picture[2][0]) >= len(places), "nothing was folded"
+        assert not expected.error
+        for most in (1, 64):
+            assert _outcome(partial(_fold_fast, most), data, end, begin) == expected
+
+
 # -- damage --------------------------------------------------------------------------------------
 
 
@@ -229,6 +258,7 @@ def _fold_generally(image: bytes, limit: int, cursor: Cursor, engine: EngineStat
 
 
 def _fold_fast(most: int, image: bytes, limit: int, cursor: Cursor, engine: EngineState) -> None:
+    """`fold_run`, and so many entries at most in the general way before it is tried again."""
     parts: Any = {}
     while True:
         fold_run(engine, image, 0, limit, cursor)
@@ -300,7 +330,8 @@ def test_rows_that_make_no_sense_are_the_same_error(history: History) -> None:
         changed = history.chance.choice(rows[len(rows) // 2 :])
         data, end = _sealed(image, begin, entries, changed, history.chance)
         expected = _outcome(_fold_generally, data, end, begin)
-        assert _outcome(partial(_fold_fast, 64), data, end, begin) == expected
+        for most in (1, 64):
+            assert _outcome(partial(_fold_fast, most), data, end, begin) == expected
         errors += bool(expected.error)
     assert errors > 10
 
