@@ -141,7 +141,7 @@ class ObjectStage:
         self._place = task * ORDINALS
         self._end = self._place + ORDINALS
         self._held: list[pa.Table] = []
-        self._made: list[Made] = []
+        self.made: list[Made] = []
 
     def add(self, table: pa.Table) -> None:
         """Take canonical rows; DuplicateKeyError when a key comes twice in one object's worth."""
@@ -164,10 +164,11 @@ class ObjectStage:
         whole = pa.concat_tables(self._held) if self._held else None
         if whole is not None and whole.num_rows:
             self._write(whole)
-        return self._made
+        return self.made
 
     def _write(self, table: pa.Table) -> None:
         schema = self._schema
+        assert self._place < self._end, "beyond that are names and RowIDs of others"
         if schema.primary_key:
             table = Ordered(table, key_order(table, schema)).take(0, table.num_rows)
             again = repeats(table, schema)
@@ -179,7 +180,7 @@ class ObjectStage:
         table = table.append_column(ROWID, pa.array(rowids))
         data, stats = encode_data(table, schema, options=self._options)
         number, key = self._names.put(self._place, data)
-        self._made.append(Made(number, key, msgspec.msgpack.encode(stats.to_wire())))
+        self.made.append(Made(number, key, msgspec.msgpack.encode(stats.to_wire())))
         self._place += 1
 
 

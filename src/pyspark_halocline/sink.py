@@ -35,7 +35,14 @@ from pyspark.sql.types import StructType
 
 from halocline import Database
 from halocline.clock import SystemClock
-from halocline.errors import DuplicateKeyError, HaloclineError, SchemaError, UsageError
+from halocline.errors import (
+    ConflictError,
+    DuplicateKeyError,
+    HaloclineError,
+    NotFoundError,
+    SchemaError,
+    UsageError,
+)
 from halocline.rows.system import JobNode
 from halocline.schema import Schema
 from halocline.spark.owner import state_of
@@ -101,9 +108,10 @@ class _Writer:
                 done += chunk.num_rows
             message = stage.finish()
         except SchemaError as error:
-            message = Message(problem=str(error))
+            message = Message(problem=str(error), made=stage.made)
         except DuplicateKeyError as error:
-            message = Message(rows=error.total, repeated=table.encode_keys(error.keys))
+            keys = table.encode_keys(error.keys)
+            message = Message(rows=error.total, repeated=keys, made=stage.made)
         message.query = _query()
         return message
 
@@ -112,7 +120,7 @@ class _Writer:
         try:
             self._complain(messages)
             self._commit_rows(messages, token)
-        except (DuplicateKeyError, UsageError):
+        except (ConflictError, DuplicateKeyError, NotFoundError, UsageError):
             self._give_up(messages)
             raise
 

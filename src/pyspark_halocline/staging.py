@@ -35,6 +35,8 @@ from pyspark_halocline.objects import Made, ObjectStage
 
 MESSAGE_BYTES: Final = 4 * MIB
 """Rows of one task that travel in its message; more become objects, or a file."""
+MESSAGE_ROWS: Final = 1 << 20
+"""The same for rows that take no room once they are packed: a task has names for 32 objects."""
 ENDING: Final = ".arrow"
 LEASE_S: Final = 86_400.0
 """How long staged rows wait for their commit."""
@@ -95,7 +97,8 @@ class Stage:
             self._objects.add(table)
             return
         self._writer.write_table(table)
-        if self._root and self._path is None and self._sink.tell() > MESSAGE_BYTES:
+        many = self._sink.tell() > MESSAGE_BYTES or self._rows > MESSAGE_ROWS
+        if self._root and self._path is None and many:
             self._spill()
 
     def finish(self) -> Message:
@@ -110,6 +113,11 @@ class Stage:
         digest = _digest_of(self._path)
         name = self._path.name
         return Message(rows=self._rows, file=name, digest=digest, made=made, job=self._job)
+
+    @property
+    def made(self) -> list[Made]:
+        """The objects so far, of a task that fails: the commit lets go of them."""
+        return [] if self._objects is None else self._objects.made
 
     def _start(self) -> Any:
         options = pa.ipc.IpcWriteOptions(**_OPTIONS)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.errors import ConflictError, DuplicateKeyError
+from halocline.errors import ConflictError, DuplicateKeyError, NotFoundError, SchemaError
 from tests.spark.sources import OPTIONS
 
 pytest.importorskip("pyspark")
@@ -105,6 +105,17 @@ def test_few_rows_of_a_stream_stay_rows(db: hc.Database) -> None:
     assert db.table("orders").count() == 3
 
 
+def test_rows_that_take_no_room_become_objects_in_time(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "MESSAGE_BYTES", 1 << 30)
+    monkeypatch.setattr(staging, "MESSAGE_ROWS", 100)
+    (message,) = tasks(writer_of(db, frame([1]), "events"), frame([1] * 1000), 1)
+    assert message.made
+    writer_of(db, frame([1]), "events").commit([message], 0)
+    assert db.table("events").count() == 1000
+
+
 def test_attempts_share_no_file_and_only_the_one_that_won_counts(db: hc.Database) -> None:
     rows = frame(range(100))
     writer = writer_of(db, rows)
@@ -185,6 +196,23 @@ def test_a_key_that_comes_twice_is_told_and_nothing_is_left(db: hc.Database) -> 
             assert not db.core.engine.jobs
     db.gc()
     assert len(files(db)) == len(db.table("orders").files())
+
+
+def test_what_a_write_that_failed_has_made_is_collected(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_halocline.objects.OBJECT_BYTES", 4000)
+    with pytest.raises(SchemaError, match="id"):
+        put(db, pa.concat_tables([frame(range(400)), frame([None])]), 0, onConflict="upsert")
+    assert files(db)
+    writer = writer_of(db, frame([1]), onConflict="upsert")
+    messages = tasks(writer, frame(range(200)))
+    db.drop_table("orders")
+    with pytest.raises(NotFoundError):
+        writer.commit(messages, 0)
+    assert not db.core.engine.jobs
+    db.gc()
+    assert not files(db)
 
 
 def test_a_key_of_texts_that_comes_twice(db: hc.Database) -> None:

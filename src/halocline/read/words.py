@@ -126,6 +126,10 @@ class Loan:
         while self._held:
             self._tables.give_back(self._held.pop())
 
+    def __del__(self) -> None:
+        # A stream of which nobody has read a batch is dropped without a word.
+        self.close()
+
 
 def _make(cursor: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> str:
     """A table of its own, not Arrow: DuckDB knows the bounds of its columns."""

@@ -121,3 +121,10 @@ def test_queries_in_many_threads_keep_what_they_hold(instance: duckdb.DuckDBPyCo
         thread.join(60)
     assert wrong == []
     assert len(names(instance)) <= 4 + len(threads)
+
+
+def test_a_loan_that_is_dropped_is_given_back(instance: duckdb.DuckDBPyConnection) -> None:
+    tables = WordTables(MASK_BYTES * 4)
+    for dead in range(10):
+        Loan(tables, instance.cursor()).words(mask(dead))
+    assert len(names(instance)) == 4
