@@ -149,6 +149,23 @@ def test_large_requests_and_answers_fit(db: hc.Database, owner: hc.Database) -> 
     assert _open(db) == 1
 
 
+def test_a_long_request_is_a_call_of_its_own(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    ask = exchange.Exchange.ask
+    monkeypatch.setattr("halocline.node.flight.ALONE_BYTES", 10_000)
+    monkeypatch.setattr(
+        exchange.Exchange, "ask", lambda *given: asked.append(len(given[1])) or ask(*given)
+    )
+    _insert(db, 1, "x" * 5000)
+    assert max(asked) > 5000
+    _insert(db, 2, "x" * 20_000)
+    assert max(asked) < 10_000
+    with db.begin() as txn:
+        assert len(txn.get("t", 2)["text"]) == 20_000
+
+
 @pytest.mark.parametrize("limit", ["EXCHANGES_MAX", "old"])
 def test_a_server_without_exchanges_answers_calls(
     owner: hc.Database, server: Server, limit: str, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """The way to a transaction node on another machine, over Arrow Flight.
 
     ask --Call--> Exchange (exchange.py) --> Server (server.py) --> Returned --> answer, or error
-         '-- too many of them: do_action("ask", Call), a call for this request alone
+         '-- too many of them, or much to say: do_action("ask", Call), a call for this alone
     stream --do_get(Call: Subscribe)--> Server --> replies, one row each
 
 No connection ends a session, so it has a lease: every request renews it, and somebody who has
@@ -72,6 +72,9 @@ BULK_S: Final = 3600.0
 """How long a commit that brings files may take, and a maintenance call."""
 SECOND_BYTES: Final = 1 << 20
 """Bytes that a slow line carries in a second."""
+ALONE_BYTES: Final = 4 << 20
+"""A longer request is a call of its own: the server cuts off an exchange that asks nothing for a
+minute, and cannot see that half a request has come."""
 PAUSE_S: Final = 0.05
 WATCH_S: Final = 0.25
 """How often somebody looks for answers that are late."""
@@ -166,6 +169,8 @@ class FlightLink:
 
     def _call(self, body: bytes, limit_s: float) -> Returned:
         """UnheardError when it was not sent, another OSError when its answer is lost."""
+        if len(body) > ALONE_BYTES:
+            return self._call_alone(body, limit_s)
         try:
             exchange = self._exchanges.take()
         except NoExchangeError:
