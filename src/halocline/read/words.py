@@ -83,9 +83,13 @@ class WordTables:
                 )
             else:
                 self._kept.remove(kept)
-            kept.loans += 1
             self._kept.append(kept)
-            self._shrink(cursor)
+            kept.loans += 1
+            try:
+                self._shrink(cursor)
+            except BaseException:  # Ctrl-C: nobody will give it back
+                kept.loans -= 1
+                raise
             return WordTable(table=kept.table, test=kept.test), kept
 
     def give_back(self, kept: _Kept) -> None:
@@ -101,9 +105,9 @@ class WordTables:
         for kept in [kept for kept in self._kept if not kept.loans]:
             if size_bytes <= self._bytes_max:
                 return
+            cursor.execute(f"drop table if exists {kept.table}")
             self._kept.remove(kept)
             size_bytes -= kept.size_bytes
-            cursor.execute(f"drop table {kept.table}")
 
 
 class Loan:

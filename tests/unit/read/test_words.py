@@ -128,3 +128,18 @@ def test_a_loan_that_is_dropped_is_given_back(instance: duckdb.DuckDBPyConnectio
     for dead in range(10):
         Loan(tables, instance.cursor()).words(mask(dead))
     assert len(names(instance)) == 4
+
+
+def test_a_loan_that_is_broken_off_holds_nothing(instance: duckdb.DuckDBPyConnection) -> None:
+    tables = WordTables(MASK_BYTES * 4)
+    loan = Loan(tables, instance.cursor())
+    for dead in range(5):
+        loan.words(mask(dead))
+    loan.close()
+    closed = instance.cursor()
+    closed.close()
+    with pytest.raises(duckdb.Error):
+        Loan(tables, closed).words(mask(4))  # it is there, another one has to go
+    for dead in range(10, 20):
+        Loan(tables, instance.cursor()).words(mask(dead))
+    assert names(instance) == {f"memory.main._words_{n}" for n in range(12, 16)}
