@@ -54,7 +54,7 @@ class Channel:
         BlockingIOError when nothing came in time; it may then be called again.
         """
         if not self._have:
-            data = None if spin is None else spin.receive(self.sock, FIRST_BYTES)
+            data = None if spin is None else spin.wait(self._look)
             if data is None:
                 data = self.sock.recv(FIRST_BYTES)
             body = self._whole(data)
@@ -126,6 +126,12 @@ class Channel:
         """Let go. In a forked child too: the parent's connection stays."""
         with suppress(OSError):
             self.sock.close()
+
+    def _look(self) -> bytes | None:
+        try:
+            return self.sock.recv(FIRST_BYTES, _AT_ONCE)
+        except BlockingIOError:
+            return None
 
     def _whole(self, data: bytes) -> bytes | None:
         """The body if this is exactly one frame, as it nearly always is; otherwise it is kept."""

@@ -41,7 +41,9 @@ from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.faults import fault_of, to_wire
 from halocline.node.limits import is_short, read_request
 from halocline.node.push import Feed
+from halocline.node.seat import Seat
 from halocline.node.session import Session
+from halocline.node.spin import Spin
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     BeginDdl,
@@ -61,6 +63,8 @@ from halocline.node.wire import (
 )
 from halocline.rows.state import TableState
 
+SPIN_S: Final = 0.0001
+"""How long the next request is looked for before the desk sleeps."""
 SHORT_BYTES: Final = 1 << 14
 """Longer requests are received aside."""
 PUSH_S: Final = 30
@@ -69,22 +73,6 @@ REPLY_S: Final = 60
 """How long a caller may take to read its answer."""
 _logger = logging.getLogger("halocline")
 _SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, EndDdl)
-
-
-class Seat:
-    """A connection, and who sits there once that is known."""
-
-    __slots__ = ("channel", "gone", "here", "number", "session", "since")
-
-    def __init__(self, channel: Channel, since: float) -> None:
-        self.channel = channel
-        self.number = channel.sock.fileno()
-        self.session: Session | None = None
-        self.since = since
-        self.here = False
-        """At the desk, and not aside, or on its way back."""
-        self.gone = False
-        """Something went wrong aside: it cannot be gone on with."""
 
 
 Logged = tuple[Seat, bytes, list[TableState]]
@@ -108,6 +96,7 @@ class Desk:
         self._ear: socket.socket | None = None
         self._bell: socket.socket | None = None
         self._poll = select.poll()
+        self._spin = Spin(SystemClock(), SPIN_S)
         self._thread: threading.Thread | None = None
         self.closing = False
 
@@ -198,10 +187,14 @@ class Desk:
         again: list[int] = []
         try:
             while not self.closing or self._seats:
-                ready = [number for number, _ in self._poll.poll(0 if again else None)]
+                found = self._look() if again else self._spin.wait(self._look)
+                ready = [number for number, _ in found or (() if again else self._poll.poll())]
                 again = self._turn(ear, list(dict.fromkeys(again + ready)) if again else ready)
         finally:
             self._shut()
+
+    def _look(self) -> list[tuple[int, int]] | None:
+        return self._poll.poll(0) or None
 
     def _turn(self, ear: socket.socket, ready: list[int]) -> list[int]:
         """Everybody who has said something; returns those who have said more than one thing."""

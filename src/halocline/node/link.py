@@ -67,6 +67,8 @@ FIND_S: Final = 10.0
 """How long the owner is looked for, while the lock is held by somebody."""
 PAUSE_S: Final = 0.005
 HEARD_S: Final = 0.001
+SPIN_S: Final = 0.0005
+"""How long an answer is looked for before the thread sleeps."""
 _decode_greeting = msgspec.msgpack.Decoder(Welcome | Failed).decode
 
 
@@ -104,7 +106,7 @@ class Link:
         self._turn = RLock()
         """One thread at a time looks for the owner."""
         self._heard = -HEARD_S
-        self._spin = Spin(clock)
+        self._spin = Spin(clock, SPIN_S)
         self._session = 0
         self._pid = 0
         self.epoch = 0

@@ -95,6 +95,8 @@ class EngineState:
         self.shelf = Shelf.in_memory() if shelf is None else shelf
         self.catalog = Catalog()
         self.tables: dict[int, TableState] = {}
+        self.folded: set[int] = set()
+        """Tables that were changed since a follower last tidied up."""
         self.tokens = Tokens()
         self.times = Times()
         self.jobs: dict[int, JobNode] = {}
@@ -126,6 +128,7 @@ class EngineState:
         ts = info.commit_ts
         for reshape in reshapes:
             state = self.tables[reshape.table_id]
+            self.folded.add(reshape.table_id)
             if reshape.changes_rows:
                 state.last_ts = ts
             state.reshape(reshape, ts)
@@ -135,6 +138,7 @@ class EngineState:
             state = self.tables[node.table_id]
             state.last_ts = ts  # first: see rows/state.py on reading beside the fold
             fold_node(state, node, ts)
+            self.folded.add(node.table_id)
         self.stamp(info)
 
     def stamp(self, info: Info) -> None:

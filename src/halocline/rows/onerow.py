@@ -161,6 +161,7 @@ def _fold_rows(
     state.last_ts = stamps[-1]  # first: see rows/state.py on reading beside the fold
     _append(state, first, keys, rows, stamps)
     engine.times.extend(stamps, walls)
+    engine.folded.add(table_id)
     engine.wall_us = walls[-1]
     engine.last_ts = stamps[-1]
     return True
@@ -198,6 +199,7 @@ def fold_row(engine: EngineState, entry: Entry) -> bool:
         state.update_row(target, changed, rowid, key, row, ts)
     else:
         state.append_row(rowid, key, row, ts)
+    engine.folded.add(state.table_id)
     engine.last_ts = ts
     engine.wall_us = wall_us
     engine.times.add(ts, wall_us)

@@ -64,6 +64,7 @@ def redo(engine: EngineState, record: Record, bounds: Mapping[int, Bounds]) -> i
         # A table that the checkpoint does not know was dropped, and no snapshot can see it.
         if bound is not None and ts >= bound.need_ts:
             state = engine.tables[table_id]
+            engine.folded.add(table_id)
             _redo_node(state, decode_node(kind, payload, state.schema), ts, bound)
     return ts
 
