@@ -164,11 +164,13 @@ class Victim:
 
 
 def _asked(ask: Callable[[], Any]) -> tuple[Any, str]:
-    """The answer, or the file that was named instead."""
+    """The answer, or the key of the file that was named instead."""
     try:
         return ask(), ""
     except CorruptionError as error:
-        return None, error.path
+        folder, _, key = error.path.partition("/")
+        assert folder == "objects", error
+        return None, key
 
 
 def victim(where: str, path: Path) -> Victim:
