@@ -168,9 +168,10 @@ def _asked(ask: Callable[[], Any]) -> tuple[Any, str]:
     try:
         return ask(), ""
     except CorruptionError as error:
-        folder, _, key = error.path.partition("/")
-        assert folder == "objects", error
-        return None, key
+        path = error.path
+    folder, _, key = path.partition("/")
+    assert folder == "objects", path
+    return None, key
 
 
 def victim(where: str, path: Path) -> Victim:
