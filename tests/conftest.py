@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that starts us in the background ignores Ctrl-C for us, and tests send some.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SIM = os.environ.get("HALOCLINE_SIM", "") not in {"", "0"}
 STARTED = time.monotonic()
