@@ -264,8 +264,8 @@ class Reader:
                     raise LogGone(0)
                 self._torn = True
                 engine = self.engine
-                for entries in self._follower.take(partial(fold_run, engine)):
-                    fold_entries(engine, entries, self._parts)
+                rest = self._follower.take(partial(fold_run, engine))
+                fold_entries(engine, rest, self._parts)
             except LogGone:
                 self._follower.close()
                 self.engine, self._follower = self._begin()

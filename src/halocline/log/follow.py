@@ -18,9 +18,9 @@ does; its reader can go on from that place with `after=`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 from halocline.config import Options
 from halocline.errors import CorruptionError, HaloclineError
@@ -29,14 +29,12 @@ from halocline.log.names import log_numbers, path_of, read_image
 from halocline.log.places import Place
 from halocline.log.published import Published, PublishedPage
 from halocline.log.recover import Recovery
-from halocline.log.scan import Cursor, check_follows, read_entries, walk
+from halocline.log.scan import Cursor, check_follows, read_entries
 from halocline.store import File, Files
 
-LISTED: Final = 4096
 NEAR_BYTES: Final = 1 << 16
-T = TypeVar("T")
 Fold = Callable[[bytes, int, int, Cursor], None]
-"""Takes what it can of an image, its base and limit as for `walk`, and moves the cursor."""
+"""Takes what it can of an image, its base and limit as for `read_entries`, and moves the cursor."""
 
 
 class LogGone(HaloclineError):
@@ -89,39 +87,6 @@ class Follower:
 
         May be left half-way: the next poll goes on behind the last entry that was yielded.
         """
-        return self._poll(self._read)
-
-    def take(self, fold: Fold) -> Iterable[list[Entry]]:
-        """The same in lists, without those that `fold` has taken. Not to be left half-way."""
-        position, cursor = self._position(), self._cursor
-        if position is None or cursor is None or cursor.number != position.file:
-            return self._poll(self._read_lists)
-        if position.offset - cursor.offset > NEAR_BYTES:
-            return self._poll(self._read_lists)
-        # Nearly always: a few entries of the same file.
-        limit = position.offset
-        try:
-            image, base = self._image(cursor, limit)
-        except FileNotFoundError as error:
-            raise LogGone(self._start_order) from error
-        if cursor.order >= self._start_order:
-            fold(image, base, limit, cursor)
-            self._start_order = cursor.order
-        if cursor.offset < limit:
-            return self._lists(image, base, position, cursor)
-        self._reach(position)  # not before all is folded: whoever asks `is_current` relies on it
-        return ()
-
-    def _lists(
-        self, image: bytes, base: int, position: Published, cursor: Cursor
-    ) -> Iterator[list[Entry]]:
-        """What `fold` has left of an image."""
-        while entries := self._list(image, base, position.offset, cursor):
-            yield entries
-        self._check_whole(cursor, position.offset)
-        self._reach(position)
-
-    def _poll(self, read: Callable[[Cursor, int], Iterator[T]]) -> Iterator[T]:
         position = self._position()
         if position is None:
             return
@@ -129,13 +94,41 @@ class Follower:
             cursor = self._cursor or self._begin(position)
             while cursor.number < position.file:
                 following = self._header(cursor.number + 1, cursor.order)
-                yield from read(cursor, following.previous_end)
+                yield from self._read(cursor, following.previous_end)
                 check_follows(following, cursor, self._uuid)
                 cursor = self._enter(following)
             if cursor.number == position.file:
-                yield from read(cursor, position.offset)
+                yield from self._read(cursor, position.offset)
         except FileNotFoundError as error:
             raise LogGone(self._start_order) from error
+        self._reach(position)
+
+    def take(self, fold: Fold) -> Iterator[Entry]:
+        """The same without those that `fold` has taken. Not to be left half-way."""
+        position, cursor = self._position(), self._cursor
+        if position is None or cursor is None or cursor.number != position.file:
+            return self.poll()
+        if not 0 < position.offset - cursor.offset <= NEAR_BYTES:
+            return self.poll()
+        if cursor.order < self._start_order:
+            return self.poll()
+        # Nearly always: a few entries of the same file.
+        try:
+            image, base = self._image(cursor, position.offset)
+        except FileNotFoundError as error:
+            raise LogGone(self._start_order) from error
+        fold(image, base, position.offset, cursor)
+        self._start_order = cursor.order
+        if cursor.offset < position.offset:
+            return self._rest(image, base, position, cursor)
+        self._reach(position)  # not before all is folded: whoever asks `is_current` relies on it
+        return iter(())
+
+    def _rest(
+        self, image: bytes, base: int, position: Published, cursor: Cursor
+    ) -> Iterator[Entry]:
+        """What `fold` has left of an image."""
+        yield from self._entries(image, base, position.offset, cursor)
         self._reach(position)
 
     def _reach(self, position: Published) -> None:
@@ -203,43 +196,25 @@ class Follower:
 
     def _read(self, cursor: Cursor, limit: int) -> Iterator[Entry]:
         """Entries up to the limit, all of which are known to be durable."""
-        image, base = self._image(cursor, limit)
+        if limit > cursor.offset:
+            yield from self._entries(*self._image(cursor, limit), limit, cursor)
+
+    def _entries(self, image: bytes, base: int, limit: int, cursor: Cursor) -> Iterator[Entry]:
         for entry in read_entries(image, base, limit, cursor):
             if entry.order >= self._start_order:
                 self._start_order = entry.order + 1
                 yield entry
-        self._check_whole(cursor, limit)
-
-    def _read_lists(self, cursor: Cursor, limit: int) -> Iterator[list[Entry]]:
-        image, base = self._image(cursor, limit)
-        while entries := self._list(image, base, limit, cursor):
-            yield entries
-        self._check_whole(cursor, limit)
-
-    def _list(self, image: bytes, base: int, limit: int, cursor: Cursor) -> list[Entry]:
-        """The next entries, with the cursor behind them; none at the end."""
-        wanted: list[Entry] = []
-        while not wanted and (steps := walk(image, base, limit, cursor, LISTED)):
-            cursor.jump(steps)
-            wanted = [step[0] for step in steps if step[0][3] >= self._start_order]
-        if wanted:
-            self._start_order = wanted[-1].order + 1
-        return wanted
-
-    def _image(self, cursor: Cursor, limit: int) -> tuple[bytes, int]:
-        """The bytes up to the limit, from the sector on in which the cursor stands."""
-        base = cursor.offset - cursor.offset % SECTOR
-        if limit <= cursor.offset:
-            return b"", base
-        if self._file is None:
-            self._file = self._files.open_read(path_of(cursor.number))
-        return self._file.pread(limit - base, base), base
-
-    def _check_whole(self, cursor: Cursor, limit: int) -> None:
-        if cursor.offset < limit:
+        if cursor.offset != limit:
             raise CorruptionError(
                 path_of(cursor.number), f"entry {cursor.order} is damaged", offset=cursor.offset
             )
+
+    def _image(self, cursor: Cursor, limit: int) -> tuple[bytes, int]:
+        """The bytes up to the limit, from the sector on in which the cursor stands; and where."""
+        if self._file is None:
+            self._file = self._files.open_read(path_of(cursor.number))
+        base = cursor.offset - cursor.offset % SECTOR
+        return self._file.pread(limit - base, base), base
 
     def _let_go(self) -> None:
         if self._file is not None:

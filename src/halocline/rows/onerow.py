@@ -12,7 +12,7 @@ Whatever is not plainly such a record, and whatever about it is damaged, is left
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final
 from zlib import crc32
@@ -82,7 +82,7 @@ def one_row_record(
     )
 
 
-def fold_entries(engine: EngineState, entries: Sequence[Entry], parts: Parts) -> None:
+def fold_entries(engine: EngineState, entries: Iterable[Entry], parts: Parts) -> None:
     """Apply entries of the log."""
     for entry in entries:
         if not fold_row(engine, entry):
@@ -94,8 +94,8 @@ def fold_run(engine: EngineState, image: bytes, base: int, limit: int, cursor: C
     """Rows that were inserted one by one into one table are folded together, as far as they go.
 
     A compute node does so before every transaction, with what all the others have committed, and
-    its caches are cold. So entries are not made first (`walk` in log/scan.py, the same checks): of
-    8 rows that others have committed each takes 5 us then, instead of 8.
+    its caches are cold. So entries are not made first (`read_entries` in log/scan.py has the same
+    checks): of 8 rows that others have committed each takes 5 us then, instead of 8.
     """
     view, lsn = memoryview(image), cursor.lsns[COMMITS]
     at, stop = cursor.offset - base, min(limit - base, len(image))

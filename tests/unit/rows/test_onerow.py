@@ -1,7 +1,7 @@
 """One row folded in one go leaves what the general fold leaves: rows, keys, stamps, errors.
 
 a real log --read_entries--> transactions --> fold_record      the general way
-           --fold_run, and walk behind it --> fold_entries     followers
+           --fold_run, then read_entries --> fold_entries     followers
            --Replay.fold_entry                                 recovery
 """
 
@@ -13,6 +13,7 @@ from dataclasses import astuple
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from halocline.log.format import SECTOR, decode_file_header, file_seed
 from halocline.log.frame import frame
 from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
-from halocline.log.scan import Cursor, read_entries, walk
+from halocline.log.scan import Cursor, read_entries
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES as BODY_AT
 from halocline.rows.onerow import fold_entries, fold_run, one_row_record
@@ -199,8 +200,7 @@ def test_a_follower_and_a_recovery_have_what_the_general_fold_has(
             for record in transactions((entry,), parts[0]):
                 general.fold_record(record)
             replay.fold_entry(entry, parts[2])
-        for entries in quickly.take(count):
-            fold_entries(fast, entries, parts[1])
+        fold_entries(fast, quickly.take(count), parts[1])
         assert quickly.is_current()
         assert picture(fast) == picture(general)
     assert picture(recovered) == picture(general)
@@ -262,12 +262,10 @@ def _fold_fast(most: int, image: bytes, limit: int, cursor: Cursor, engine: Engi
     parts: Any = {}
     while True:
         fold_run(engine, image, 0, limit, cursor)
-        steps = walk(image, 0, limit, cursor, most)
-        if not steps:
+        before = cursor.order
+        fold_entries(engine, islice(read_entries(image, 0, limit, cursor), most), parts)
+        if cursor.order == before:
             return
-        for step in steps:
-            cursor.move(step)  # as `read_entries` does: an error leaves it behind the bad one
-            fold_entries(engine, [step.entry], parts)
 
 
 def _outcome(fold: Callable[..., None], image: bytes, limit: int, begin: Cursor) -> Outcome:
