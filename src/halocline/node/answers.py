@@ -26,7 +26,7 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.log import Follower, LogGone, path_of, transactions
-from halocline.node.limits import LARGE_BYTES, Room, read_record
+from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.parcel import log_row, unpack
@@ -147,7 +147,7 @@ class Answers:
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
         if request.single and request.token is None:
-            row_ts, owing = self.log_commit(session, request)
+            row_ts, owing = self.log_commit(session, request, [])
             self.settle()
             self.tidy(owing)
             return row_ts
@@ -173,15 +173,17 @@ class Answers:
         counts = {id: job.counts() for id, job in jobs.items()}
         return Committed(commit_ts, counts) if counts else commit_ts
 
-    def log_commit(self, session: Session, request: Commit) -> tuple[int, list[TableState]]:
-        """Fold and log a short commit: rows, and no token. Durable after `settle`, then `tidy`."""
+    def log_commit(
+        self, session: Session, request: Commit, nodes: Nodes
+    ) -> tuple[int, list[TableState]]:
+        """Fold and log a short commit (`short_nodes`). Durable after `settle`, then `tidy`."""
         owner = self._running()
         core, tables = owner.core, owner.core.engine.tables
         if request.single and request.reads is None:
             row_ts, state = log_row(core, request)
             if row_ts:
                 return row_ts, [state] if state.owes else []
-        nodes, _ = read_record(request.record)
+        nodes = nodes or read_record(request.record)[0]
         with Transaction(core, request.snapshot) as txn:
             txn.waits = False
             changed = unpack(core, session, request, nodes, txn)

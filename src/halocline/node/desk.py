@@ -39,7 +39,7 @@ from halocline.errors import HaloclineError
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.faults import fault_of, to_wire
-from halocline.node.limits import is_short, read_request
+from halocline.node.limits import read_request, short_nodes
 from halocline.node.push import Feed
 from halocline.node.seat import Seat
 from halocline.node.session import Session
@@ -272,8 +272,9 @@ class Desk:
         try:
             request = read_request(body)
             if type(request) is Commit:
-                if is_short(request):
-                    commit_ts, states = self._answers.log_commit(session, request)
+                nodes = short_nodes(request)
+                if nodes is not None:
+                    commit_ts, states = self._answers.log_commit(session, request, nodes)
                     logged.append((seat, frame(_done(commit_ts)), states))
                     return
             elif type(request) in _SHORT:

@@ -102,12 +102,16 @@ def read_record(record: bytes) -> tuple[Nodes, int]:
     return nodes, size
 
 
-def is_short(commit: Commit) -> bool:
-    """Is a request of few bytes little work? A token may have to be waited for, files are looked
-    into, and few bytes of packed rows may become many."""
+def short_nodes(commit: Commit) -> Nodes | None:
+    """The nodes of a commit that is little work; of a single row none, they are read otherwise.
+
+    None for the others: a token may have to be waited for, files are looked into, and few bytes of
+    packed rows may become many.
+    """
     if commit.objects or commit.ddl or commit.token is not None:
-        return False
-    return commit.single or read_record(commit.record)[1] <= SHORT_BYTES_MAX
+        return None
+    nodes, size = ([], 0) if commit.single else read_record(commit.record)
+    return nodes if size <= SHORT_BYTES_MAX else None
 
 
 def _unpacked(stream: memoryview) -> int:
