@@ -30,6 +30,7 @@ from halocline.store.local import LocalFile
 
 OPTIONS = hc.Options(background=False, page_rows=16)
 INTERRUPTS = 60
+OURS = str(Path(hc.__file__).parent)
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def ctrl_c(line: int) -> Iterator[list[int]]:
     ran = [0]
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if "halocline" not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.startswith(OURS):
             return None
         source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
         if event == "line" and not source.startswith(("with ", "try:")):
