@@ -177,7 +177,7 @@ def _only(nodes: list[tuple[int, bytes]]) -> tuple[int, bytes]:
 
 
 def _row(tables: Mapping[int, TableState], record: bytes) -> Single | None:
-    """The row of a record that is plainly of one: 5 us less than all that may be in it."""
+    """The row of a record that is plainly of one: 1.4 us, 3.9 for all that may be in it."""
     found = read_row(tables, record)
     if found is None:
         return None

@@ -5,7 +5,8 @@
 
 It is an ordinary commit record (log/record.py, rows/nodes.py); only its lengths are known before it
 is read. So it is put together in one go, 0.9 us, and taken apart in one go: a follower, or a
-recovery, folds an inserted row in 3 us, where the general way through five decoders takes 9.
+recovery, folds an inserted row in 2 us, where the general way through five decoders takes 5; in a
+process that has just been woken, 6 and 18.
 
 Whatever is not plainly such a record, and whatever about it is damaged, is left to the general way.
 """

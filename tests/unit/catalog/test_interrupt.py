@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from halocline import catalog
 from halocline.catalog import CatalogTxn
 from halocline.catalog.meta import MetaTable
 from tests.unit.catalog.driver import Driver, make
+
+CATALOG_ROOM = str(Path(catalog.__file__).parent)
 
 
 class Interrupt:
@@ -21,7 +25,7 @@ class Interrupt:
         self.left = line
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Interrupt | None:
-        if "catalog" not in frame.f_code.co_filename or "tests" in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.startswith(CATALOG_ROOM):
             return None
         if event == "line":
             self.left -= 1
