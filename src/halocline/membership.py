@@ -33,6 +33,7 @@ from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.maintenance import Maintenance
 from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
 from halocline.node.afar import AfarPin, Fetched
+from halocline.node.ahead import AheadTransaction
 from halocline.node.answers import Answers
 from halocline.node.session import Session
 from halocline.node.streams import Stream
@@ -314,19 +315,29 @@ class Membership(Maintenance):
         """A transaction that may write, prepared here and committed by the owner."""
         assert self._link is not None
         self._link.wake()
-        pin = None if self._afar is None else self._afar.pin
         while True:
-            told = 0 if pin is None else pin.times
-            self._refresh()
-            core = self._core
-            txn = Transaction(core, core.newest_ts())
-            # The pin is published, now look at the floor: GC looks in the other order. Far away an
-            # older pin usually does, and was published before the first look.
-            if pin is None or pin.times != told:
+            core, reader = self._core, self._reader
+            # First a pin, which may be older than the snapshot, then a look at what is newest, the
+            # floor included: GC looks in the other order.
+            txn = AheadTransaction(core, core.newest_ts())
+            if reader is not None and not reader.is_current():
+                if core.engine is reader.engine and txn.try_ahead(reader, self._catch_up):
+                    return txn
                 self._refresh()
-            if txn.snapshot >= max(self._core.engine.floor, core.write_floor):
-                return txn
+            if core is self._core:
+                txn.snapshot = core.newest_ts()
+                if txn.snapshot >= max(core.engine.floor, core.write_floor):
+                    return txn
             txn.rollback()
+
+    def _catch_up(self, reader: Reader, core: Core) -> Core:
+        """Fold what is new for a transaction that began ahead of it."""
+        if self._reader is reader:
+            self._refresh()
+            if self._reader is reader:
+                return self._core
+        reader.refresh()  # this process has become the owner, with a state of its own
+        return core if reader.engine is core.engine else core.renewed(reader.engine)
 
     def _schema_of(self, table: str) -> Schema | None:
         entry = self._core.catalog.table(table, self._core.engine.last_ts)

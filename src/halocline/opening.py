@@ -42,7 +42,7 @@ from halocline.log import (
     read_log,
     recover,
 )
-from halocline.log.published import claim
+from halocline.log.published import Published, claim
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -248,6 +248,16 @@ class Reader:
     def is_current(self) -> bool:
         """Is there nothing to fold? 0.7 us; of an owner far away only `refresh` finds out."""
         return self._look is None and self._freed is not None and self._follower.is_current()
+
+    def ahead(self) -> Published | None:
+        """The newest position, if one may begin there and fold up to it later (node/ahead.py)."""
+        if self._look is not None or self._freed is None or self._torn:
+            return None
+        return self._follower.ahead()
+
+    def may_be_newer(self, epoch: int, ts: int, place: int) -> bool:
+        """Can a key have been written after `ts`, up to a position that `ahead` has given?"""
+        return self._follower.may_be_newer(epoch, ts, place)
 
     def refresh(self) -> list[int]:
         """Fold everything that became durable since the last look; free what has expired.

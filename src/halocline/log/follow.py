@@ -32,7 +32,8 @@ from halocline.log.recover import Recovery
 from halocline.log.scan import Cursor, check_follows, read_entries
 from halocline.store import File, Files
 
-NEAR_BYTES: Final = 1 << 16
+NEAR_BYTES: Final = 1 << 18
+AHEAD_BYTES: Final = 1 << 16
 Fold = Callable[[bytes, int, int, Cursor], None]
 """Takes what it can of an image, its base and limit as for `read_entries`, and moves the cursor."""
 
@@ -81,6 +82,19 @@ class Follower:
     def is_current(self) -> bool:
         """Has nothing been published since the last poll came to its end? 0.4 us."""
         return self._page is not None and self._page.sequence() == self._sequence
+
+    def ahead(self) -> Published | None:
+        """The newest position, if little is new up to it. Nothing is read. In any thread."""
+        page, cursor = self._page, self._cursor
+        position = None if page is None else page.read()
+        if position is None or cursor is None or position.file != cursor.number:
+            return None
+        near = position.offset - cursor.offset <= AHEAD_BYTES and position.uuid == self._uuid
+        return position if near else None
+
+    def may_be_newer(self, epoch: int, ts: int, place: int) -> bool:
+        """Can a key have been written after `ts`, up to a position of that epoch? (recent.py)"""
+        return self._page is None or self._page.may_be_newer(epoch, ts, place)
 
     def poll(self) -> Iterator[Entry]:
         """Entries that have become durable since. Afterwards visible_ts and epoch have moved on.

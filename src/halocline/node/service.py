@@ -174,6 +174,7 @@ class Service:
             )
             _refuse(channel, UsageError(text))
             return None
+        self.answers.note_keys()
         with self._lock:
             session = self._open_session(hello.session)
         try:

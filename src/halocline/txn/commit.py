@@ -34,6 +34,7 @@ from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
+from halocline.log.recent import GENERAL, RecentKeys, place_of
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
@@ -90,6 +91,8 @@ class Committer:
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
         self._bulk_rows = engine.options.bulk_rows
+        self.noted: RecentKeys | None = None
+        """Where other processes see which keys were written, as soon as there are any."""
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
 
@@ -178,6 +181,7 @@ class Committer:
             kind, body = DML_U, encode_rows((ids, (target,), (row,)))
         else:
             kind, ids, body = DML_A, (), encode_rows((row,))
+        place = GENERAL if self.noted is None else place_of(state.table_id, key)
         with self.lock:
             rowid = state.next_rowid
             if (
@@ -192,6 +196,8 @@ class Committer:
             commit_ts = self.next_ts
             try:
                 self.next_ts = commit_ts + 1
+                if self.noted is not None:
+                    self.noted.put(commit_ts, place)
                 wall_us = self._wall_us()
                 if wall_us < engine.wall_us:
                     wall_us = engine.wall_us
@@ -221,6 +227,13 @@ class Committer:
         if wait:
             log.wait(order)
         return commit_ts
+
+    def note_keys(self) -> None:
+        """Tell other processes from now on which keys are written: log/recent.py."""
+        with self.lock:
+            if self.noted is None:
+                self.log.recent.begin(self.next_ts - 1)
+                self.noted = self.log.recent
 
     def sync(self) -> None:
         """All that was committed is durable when this returns, in async mode too."""
@@ -314,6 +327,8 @@ class Committer:
         commit_ts = self.next_ts
         try:
             self.next_ts = commit_ts + 1
+            if self.noted is not None:
+                self.noted.put(commit_ts, GENERAL)
             wall_us = self.clock.wall_us()
             if wall_us < engine.wall_us:
                 wall_us = engine.wall_us

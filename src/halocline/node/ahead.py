@@ -1,0 +1,124 @@
+"""A transaction that begins ahead of what its process has folded.
+
+    log   ...####folded####|--committed since--|
+                           state               snapshot
+    insert: its key is not in the state, and was not written since --> not taken, nothing to fold
+    anything else: catch up first, then go on like every other transaction
+
+Eight processes that insert rows have seven rows of others to fold for each of their own, though
+none of them reads any. Of what was committed since, an insert need only know that its key was not
+written; the owner notes in shared memory which are (log/recent.py). Rows are folded when something
+is read, when somebody has committed more than one row, or when they have become many: together each
+of them costs half.
+
+Why it is right
+- The snapshot is the published one, as if all had been folded.
+- A key that is taken at the snapshot was inserted before or after the newest commit that is folded.
+  Before: it is in the state. After: its place says so, or `general` does. The number of that newest
+  commit is read first, the state last, so what another thread folds meanwhile is in one of the two.
+- The pin was published before the position was read, and is not above it. The owner publishes a
+  floor before it reads the pins: so the floor is not above the snapshot, or it stays below the pin.
+- Should a place be wrong all the same, the owner finds the duplicate, at the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from halocline.log.published import Published
+from halocline.log.recent import place_of
+from halocline.read.point import find
+from halocline.txn import Core, Transaction
+
+if TYPE_CHECKING:
+    from halocline.opening import Reader
+
+CatchUp = Callable[["Reader", Core], Core]
+"""Folds all that is published; returns the core that a transaction of this one goes on with."""
+_MISSING: Any = object()
+
+
+class AheadTransaction(Transaction):
+    """Begins as a transaction at the newest folded snapshot, and stays one unless `try_ahead`."""
+
+    _ahead: Published | None = None
+
+    def try_ahead(self, reader: Reader, catch_up: CatchUp) -> bool:
+        """Go to the newest snapshot without folding anything; False if that cannot be."""
+        position = reader.ahead()
+        if position is None:
+            return False
+        self._reader, self._fold = reader, catch_up
+        self._ahead = position
+        self.snapshot = max(self.snapshot, position.visible_ts)
+        self._fresh = False
+        return True
+
+    def insert(self, table: str, rows: Any) -> int:
+        if self._ahead is not None:
+            if type(rows) is dict and self._single is None and self._insert_unseen(table, rows):
+                return 1
+            self._catch_up()
+        return super().insert(table, rows)
+
+    def get(self, table: str, key: Any) -> dict[str, Any] | None:
+        if self._ahead is not None:
+            self._catch_up()
+        return super().get(table, key)
+
+    def update(
+        self,
+        table: str,
+        key: Any = _MISSING,
+        values: Mapping[str, Any] | None = None,
+        *,
+        where: str | None = None,
+        params: Sequence[Any] | None = None,
+        set: Mapping[str, Any] | None = None,
+    ) -> int:
+        if self._ahead is not None:
+            self._catch_up()
+        if key is _MISSING:
+            return super().update(table, values=values, where=where, params=params, set=set)
+        return super().update(table, key, values, where=where, params=params, set=set)
+
+    def record_reads(self) -> None:
+        if self._ahead is not None:
+            self._catch_up()
+        super().record_reads()
+
+    @property
+    def core(self) -> Core:
+        if self._ahead is not None:
+            self._catch_up()
+        return self._core
+
+    def _check_usable(self) -> None:
+        """What every other call begins with."""
+        super()._check_usable()
+        if self._ahead is not None:
+            self._catch_up()
+
+    def _insert_unseen(self, table: str, values: dict[str, Any]) -> bool:
+        """Keep the row aside (see `_insert_first`) if nobody can have inserted its key before."""
+        assert self._ahead is not None
+        state = self._core.state_of(table, self.snapshot)
+        if state is None or state.key_of is None or self._state != "open":
+            return False
+        row = state.schema.row(values)
+        key = state.key_of(row)
+        place, folded = place_of(state.table_id, key), self._core.engine.last_ts
+        if self._reader.may_be_newer(self._ahead.epoch, folded, place):
+            return False
+        if find(state, key, self.snapshot):
+            return False
+        self._single = (state, key, row, 0, ())
+        return True
+
+    def _catch_up(self) -> None:
+        """From here on this is a transaction like any other."""
+        self._core = self._fold(self._reader, self._core)
+        self._ahead = None
+        self._fresh = self._single is None and self._state == "open"
+
