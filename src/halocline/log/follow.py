@@ -32,8 +32,8 @@ from halocline.log.recover import Recovery
 from halocline.log.scan import Cursor, check_follows, read_entries
 from halocline.store import File, Files
 
-NEAR_BYTES: Final = 1 << 20
-AHEAD_BYTES: Final = 1 << 18
+NEAR_BYTES: Final = 1 << 18
+AHEAD_BYTES: Final = 1 << 16
 Fold = Callable[[bytes, int, int, Cursor], None]
 """Takes what it can of an image, its base and limit as for `read_entries`, and moves the cursor."""
 
