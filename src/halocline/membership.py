@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from threading import Lock as ThreadLock
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from halocline.checkpoint import Pins
 from halocline.checkpoint.pins import read_pins
@@ -54,6 +54,7 @@ from halocline.read import Duck
 from halocline.schema import Schema
 from halocline.store import LocalFiles, Lock
 from halocline.txn import Core, Transaction
+from halocline.weakly import weakly
 
 _logger = logging.getLogger("halocline")
 
@@ -90,7 +91,7 @@ class Membership(Maintenance):
         with readable(self.path):
             if self._afar is not None:
                 self._link = None if self.read_only else self._afar
-                self._afar.schema_of = _weakly(self, Membership._schema_of)
+                self._afar.schema_of = weakly(self, Membership._schema_of)
                 self._follow(self._link)
                 return
             if self.read_only:
@@ -124,7 +125,7 @@ class Membership(Maintenance):
             raise
         remote = None
         if link is not None:
-            tail = Tail(_weakly(self, Membership._followed), link, self._clock)
+            tail = Tail(weakly(self, Membership._followed), link, self._clock)
             remote = Remote(reader.engine, link, tail, self._clock)
             self._log = remote.log
         self._core = Core(reader.engine, remote, self._duck, self._clock, pins)
@@ -135,8 +136,8 @@ class Membership(Maintenance):
         link = Link(
             cast(LocalFiles, self._files).root,
             self._clock,
-            _weakly(self, Membership._own),
-            _weakly(self, Membership._schema_of),
+            weakly(self, Membership._own),
+            weakly(self, Membership._schema_of),
         )
         self._link = link
         link.open()
@@ -320,10 +321,10 @@ class Membership(Maintenance):
             # First a pin, which may be older than the snapshot, then a look at what is newest, the
             # floor included: GC looks in the other order.
             txn = AheadTransaction(core, core.newest_ts())
-            if reader is not None and not reader.is_current():
-                if core.engine is reader.engine and txn.try_ahead(reader, self._catch_up):
+            if reader is not None and not reader.is_current() and core.engine is reader.engine:
+                if txn.try_ahead(reader, self._catch_up):
                     return txn
-                self._refresh()
+            self._refresh()
             if core is self._core:
                 txn.snapshot = core.newest_ts()
                 if txn.snapshot >= max(core.engine.floor, core.write_floor):
@@ -392,16 +393,3 @@ class Membership(Maintenance):
 
     _duck: Duck
     _shelf: Shelf
-
-
-def _weakly(owner: Membership, method: Any) -> Any:
-    """The method, without keeping its owner in memory."""
-    ref = weakref.ref(owner)
-
-    def call(*arguments: Any) -> Any:
-        found = ref()
-        if found is None:
-            raise UnavailableError("the database is closed")
-        return method(found, *arguments)
-
-    return call

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.checkpoint.pins import read_pins
+from halocline.checkpoint.pins import Pins, read_pins
 from halocline.ids import NEVER
 from halocline.node.answers import Answers
 from halocline.node.channel import Channel
@@ -48,6 +48,11 @@ def node(owner: hc.Database) -> Iterator[hc.Database]:
         yield db
 
 
+def catch_up(node: hc.Database) -> None:
+    with node.begin() as txn:
+        txn.tables()
+
+
 class Counter:
     """Calls of methods, by name."""
 
@@ -74,7 +79,7 @@ def test_a_transaction_of_a_current_node_asks_nothing_and_reads_nothing(
 ) -> None:
     with node.begin() as txn:
         txn.insert("t", {"id": 1, "v": 1})
-    node.begin().rollback()
+    catch_up(node)
     count = Counter(
         monkeypatch,
         (Link, "ask"),
@@ -120,15 +125,37 @@ def test_a_commit_is_one_frame_each_way(
 def test_rows_of_others_are_folded_in_one_go(
     owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.begin().rollback()
+    catch_up(node)
     count = Counter(monkeypatch, (EngineState, "fold_record"), (LocalFile, "pread"))
     for key in range(20):
         with owner.begin() as txn:
             txn.insert("t", {"id": key, "v": 0})
     count.take()
-    node.begin().rollback()
+    catch_up(node)
     assert count.take() == ["pread"]
     assert node.table("t").count() == 20
+
+
+def test_an_insert_reads_nothing_of_what_others_have_inserted(
+    owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catch_up(node)
+    count = Counter(
+        monkeypatch,
+        (Channel, "send"),
+        (LocalFile, "pread"),
+        (Reader, "refresh"),
+        (Pins, "_publish"),
+    )
+    for key in range(20):
+        with owner.begin() as txn:
+            txn.insert("t", {"id": key, "v": 0})
+        count.take()
+        with node.begin() as txn:
+            txn.insert("t", {"id": 100 + key, "v": 0})
+        assert count.take() == ["send"]
+    catch_up(node)
+    assert count.take() == ["pread", "refresh"]
 
 
 def test_a_transaction_over_flight_is_two_requests(

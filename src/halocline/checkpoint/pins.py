@@ -49,8 +49,10 @@ EVERYTHING: Final = 0
 _BODY: Final = Struct("<QQQ")
 _PAGE: Final = Struct("<QQQIQ")
 _READING_AT: Final = _PAGE.size
-_SIZE: Final = _PAGE.size + 4
+_SIZE: Final = _PAGE.size + 1
 """Older releases end before the byte: they are always reading, if only at NEVER."""
+_IDLE, _READING = 0, 0xFF
+"""Far apart: a byte that is neither is damaged."""
 _TRIES: Final = 100
 LAG_MAX: Final = 1024
 """How many commits a pin may be below the snapshots it stands for."""
@@ -76,7 +78,9 @@ class PinFile:
         while True:
             self._path = f"{PINS_DIRECTORY}/{clock.random_bytes(8).hex()}.pin"
             try:
-                self._lock: Lock = files.lock(self._path, self._encode(EVERYTHING) + b"\1\0\0\0")
+                self._lock: Lock = files.lock(
+                    self._path, self._encode(EVERYTHING) + bytes([_READING])
+                )
                 break
             except LockedError:  # an owner has just taken our empty file for a dead one
                 continue
@@ -92,7 +96,7 @@ class PinFile:
 
     def read(self, reading: bool) -> None:
         """Does that pin count? What it says is for the next time, if not."""
-        self._page[_READING_AT] = reading
+        self._page[_READING_AT] = _READING if reading else _IDLE
 
     def close(self) -> None:
         """Unpin. The name goes first: an unlocked file that is left would only wait for GC."""
@@ -243,8 +247,10 @@ def _look(files: Files, path: str) -> Pin:
         for _ in range(_TRIES):
             pin = _decode(bytes(page[: _PAGE.size]))
             if pin is not None:
-                reading = len(page) < _SIZE or page[_READING_AT]
-                return pin if reading else Pin(pin.pid, NEVER)
+                reading = page[_READING_AT] if len(page) == _SIZE else _READING
+                if reading == _IDLE:
+                    return Pin(pin.pid, NEVER)
+                return pin if reading == _READING else Pin(0, EVERYTHING)
         return Pin(0, EVERYTHING)
     finally:
         if not isinstance(page, bytearray):

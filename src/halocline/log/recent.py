@@ -62,7 +62,7 @@ def may_be_newer(page: Mapped, at: int, epoch: int, ts: int, place: int) -> bool
 
 
 def place_of(table_id: int, key: Any) -> int:
-    """GENERAL for keys of which two may be equal and look different, as floats: 0.0 and -0.0."""
+    """Equal keys have equal places. GENERAL for what is not plainly an integer, text or bytes."""
     cells = key if type(key) is tuple else (key,)
     if not _PLAIN.issuperset(map(type, cells)):
         return GENERAL

@@ -121,4 +121,3 @@ class AheadTransaction(Transaction):
         self._core = self._fold(self._reader, self._core)
         self._ahead = None
         self._fresh = self._single is None and self._state == "open"
-

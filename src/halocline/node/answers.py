@@ -125,12 +125,6 @@ class Answers:
             raise UnavailableError("the owner is closing the database")
         return owner
 
-    def note_keys(self) -> None:
-        """There is another process now: log/recent.py."""
-        owner = self._owner()
-        if owner is not None and owner.core.committer is not None:
-            owner.core.committer.note_keys()
-
     def end(self, session: Session) -> None:
         """The last connection of a session is gone."""
         owner = self._owner()

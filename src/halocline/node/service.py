@@ -71,6 +71,7 @@ class Service:
     def __init__(self, owner: Owner, root: str, epoch: int, answers: Answers) -> None:
         """Begin to listen, then say where. The caller holds the lock of the database."""
         self.answers = answers
+        self._owner = weakref.ref(owner)
         self._root = root
         self._lock = threading.Lock()
         self._desk = Desk(answers, self._greet, self._leave)
@@ -174,7 +175,7 @@ class Service:
             )
             _refuse(channel, UsageError(text))
             return None
-        self.answers.note_keys()
+        self._note_keys()
         with self._lock:
             session = self._open_session(hello.session)
         try:
@@ -183,6 +184,12 @@ class Service:
             self._leave(session)
             raise
         return session
+
+    def _note_keys(self) -> None:
+        """There is somebody now who wants to know which keys are written: log/recent.py."""
+        owner = self._owner()
+        if owner is not None and owner.core.committer is not None:
+            owner.core.committer.note_keys()
 
     # Sessions. The first two with the lock held.
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
@@ -42,6 +42,7 @@ from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.txn.blindrounds import ROUNDS_MAX
 from halocline.txn.commands import Command, Kind
+from halocline.txn.conflict import untouched
 from halocline.txn.endings import rewrite
 from halocline.txn.record import (
     COMMIT_TS_AT,
@@ -60,16 +61,6 @@ if TYPE_CHECKING:
     from halocline.txn.work import Work
 
 GROUP_COMMIT, GROUP_SYSTEM = 1, 3
-
-
-def _untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
-    """Has nobody written this row, whatever else happened in its table?"""
-    if state.shape.tier.last_bulk_ts > snapshot:
-        return False  # objects have come that only the general way looks into
-    if target:
-        return state.deletes.find(target) is None
-    newest = state.tree.newest(key)
-    return not newest or state.deletes.find(newest) is not None
 
 
 class Committer:
@@ -185,7 +176,7 @@ class Committer:
         with self.lock:
             rowid = state.next_rowid
             if (
-                (state.last_ts > snapshot and not _untouched(state, key, target, snapshot))
+                (state.last_ts > snapshot and not untouched(state, key, target, snapshot))
                 or engine.catalog.last_ddl_ts > snapshot
                 or self.next_ts >= engine.ts_ceiling
                 or rowid >= engine.rowid_ceiling

@@ -332,3 +332,13 @@ def conflict(changes: TableChanges, reason: str, key: Any, winner_ts: int) -> Co
 
 def read_changed(reason: str, name: str, key: Any, winner_ts: int) -> ConflictError:
     return ConflictError(reason, table=name, key=key, winner_ts=winner_ts)
+
+
+def untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
+    """Has nobody written this row, whatever else happened in its table?"""
+    if state.shape.tier.last_bulk_ts > snapshot:
+        return False  # objects have come that only the general way looks into
+    if target:
+        return state.deletes.find(target) is None
+    newest = state.tree.newest(key)
+    return not newest or state.deletes.find(newest) is not None

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.checkpoint.pins import EVERYTHING, PINS_DIRECTORY, Pin, PinFile, Pins, read_pins
+from halocline.checkpoint.pins import (
+    EVERYTHING,
+    LAG_MAX,
+    PINS_DIRECTORY,
+    Pin,
+    PinFile,
+    Pins,
+    read_pins,
+)
 from halocline.clock import ManualClock
 from halocline.ids import NEVER
 from halocline.store import LocalFiles
@@ -52,6 +60,57 @@ def test_a_pin_says_the_oldest_snapshot_of_its_process(files: Any) -> None:
     one[1] = 5  # closed: nobody is told, nothing fails
     two.close()
     assert files.list(PINS_DIRECTORY) == []
+
+
+def test_the_next_transaction_finds_the_pin_of_the_last(files: Any) -> None:
+    """It is told at once, the snapshot it is told with may be a little older than its own."""
+    pins = Pins(PinFile(files, ManualClock(), 11))
+    pins[1] = 5000
+    pins.pop(1)
+    assert read_pins(files) == [Pin(11, NEVER)]
+    for ts in (5000, 5001, 5000 + LAG_MAX - 1):
+        pins[2] = ts
+        assert read_pins(files) == [Pin(11, 5000)]
+        pins[3] = ts + 1
+        pins.pop(2)
+        assert read_pins(files)[0].ts <= ts + 1
+        pins.pop(3)
+        assert read_pins(files) == [Pin(11, NEVER)]
+        pins[1] = 5000
+        pins.pop(1)
+    pins[2] = 5000 + LAG_MAX
+    assert read_pins(files) == [Pin(11, 5000 + LAG_MAX)]
+    pins[3] = 4000
+    assert read_pins(files) == [Pin(11, 4000)]
+    pins.close()
+
+
+def test_a_long_transaction_is_not_held_down_by_the_short_one_before_it(files: Any) -> None:
+    pins = Pins(PinFile(files, ManualClock(), 11))
+    pins[1] = 100
+    pins.pop(1)
+    pins[2] = 150  # for which 100 is good enough
+    pins[3] = 90_000
+    assert read_pins(files) == [Pin(11, 100)]
+    pins.pop(2)
+    assert read_pins(files) == [Pin(11, 90_000)]
+    pins.close()
+
+
+def test_a_pin_of_an_older_release_is_read(tmp_path: Path) -> None:
+    """It has no last byte: its snapshot counts, NEVER included."""
+    files = LocalFiles(tmp_path)
+    pin = PinFile(files, ManualClock(), 11)
+    (path,) = (tmp_path / PINS_DIRECTORY).iterdir()
+    for ts in (50, NEVER):
+        pin.write(ts)
+        pin.read(False)
+        data = path.read_bytes()
+        path.write_bytes(data[:-1])
+        assert read_pins(files) == [Pin(11, ts)]
+        os.truncate(path, len(data))
+    assert read_pins(files) == [Pin(11, NEVER)]
+    pin.close()
 
 
 def test_a_pin_without_a_lock_is_removed(files: Any) -> None:

@@ -1,0 +1,432 @@
+"""Transactions that begin ahead of what their process has folded: nobody can tell."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import halocline as hc
+from halocline.log.recent import GENERAL, PLACES, RECENT_BYTES, RecentKeys, may_be_newer, place_of
+from halocline.node.ahead import AheadTransaction
+from halocline.opening import Reader
+
+OPTIONS = hc.Options(background=False, page_rows=64)
+SEEDS = range(6)
+Key = Callable[[int], Any]
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[hc.Database]:
+    with hc.open(tmp_path / "db", options=OPTIONS) as db:
+        db.create_table("t", {"id": int, "v": int}, "id")
+        db.create_table("u", {"id": int, "v": int}, "id")
+        yield db
+        assert not db.check()
+
+
+@pytest.fixture
+def node(owner: hc.Database) -> Iterator[hc.Database]:
+    with hc.open(owner.path, options=OPTIONS) as db:
+        assert db.role == "node"
+        with db.begin() as txn:
+            txn.tables()
+        yield db
+
+
+def put(db: hc.Database, key: Any, v: int = 0, table: str = "t") -> None:
+    with db.begin() as txn:
+        txn.insert(table, {"id": key, "v": v})
+
+
+def rows(db: hc.Database, table: str = "t") -> dict[Any, int]:
+    with db.begin() as txn:
+        return {row["id"]: row["v"] for row in txn.scan(table).to_pylist()}
+
+
+def is_ahead(txn: hc.Transaction) -> bool:
+    return isinstance(txn, AheadTransaction) and txn._ahead is not None
+
+
+def test_an_insert_folds_nothing(owner: hc.Database, node: hc.Database) -> None:
+    put(owner, 1)
+    before = node._reader.engine.last_ts  # type: ignore[union-attr]
+    with node.begin() as txn:
+        assert is_ahead(txn)
+        txn.insert("t", {"id": 2, "v": 2})
+        assert is_ahead(txn)
+    assert txn.commit_ts is not None
+    assert node._reader.engine.last_ts == before  # type: ignore[union-attr]
+    assert rows(node) == rows(owner) == {1: 0, 2: 2}
+
+
+def test_a_key_that_others_have_just_inserted_is_taken(
+    owner: hc.Database, node: hc.Database
+) -> None:
+    put(owner, 1)
+    put(node, 2)  # its own is not folded either
+    for key in (1, 2):
+        with node.begin() as txn:
+            with pytest.raises(hc.DuplicateKeyError, match="already"):
+                txn.insert("t", {"id": key, "v": 9})
+            txn.insert("t", {"id": 10 + key, "v": 9})  # it goes on as every other
+    assert rows(owner) == {1: 0, 2: 0, 11: 9, 12: 9}
+
+
+def test_a_key_that_was_deleted_is_free(owner: hc.Database, node: hc.Database) -> None:
+    put(owner, 1)
+    assert rows(node) == {1: 0}
+    with owner.begin() as txn:
+        txn.delete("t", 1)
+    put(node, 1, 5)
+    assert rows(owner) == {1: 5}
+
+
+@pytest.mark.parametrize("many", [2, 50, 3000])
+def test_keys_of_larger_commits_are_taken(owner: hc.Database, node: hc.Database, many: int) -> None:
+    with owner.begin() as txn:
+        txn.insert("t", [{"id": key, "v": 0} for key in range(many)])
+    with node.begin() as txn, pytest.raises(hc.DuplicateKeyError):
+        txn.insert("t", {"id": many - 1, "v": 1})
+
+
+def test_a_table_that_is_new_or_gone_is_so(owner: hc.Database, node: hc.Database) -> None:
+    owner.drop_table("u")
+    with node.begin() as txn, pytest.raises(hc.NotFoundError):
+        txn.insert("u", {"id": 1, "v": 1})
+    owner.create_table("u", {"id": int, "v": int, "w": int}, "id")
+    with node.begin() as txn:
+        txn.insert("u", {"id": 1, "v": 1, "w": 3})
+    with owner.begin() as txn:
+        assert txn.get("u", 1) == {"id": 1, "v": 1, "w": 3}
+    with owner.begin() as txn:
+        txn.truncate("u")
+    put(node, 1, table="u")
+
+
+def test_the_snapshot_is_that_of_its_begin(owner: hc.Database, node: hc.Database) -> None:
+    put(owner, 1)
+    txn = node.begin()
+    assert is_ahead(txn)
+    put(owner, 2)
+    assert txn.get("t", 1) == {"id": 1, "v": 0}
+    assert not is_ahead(txn)
+    assert txn.get("t", 2) is None
+    assert txn.scan("t").num_rows == 1
+    txn.insert("t", {"id": 2, "v": 7})
+    with pytest.raises(hc.ConflictError):
+        txn.commit()
+    put(owner, 3)
+    late = node.begin()
+    put(owner, 4)
+    late.insert("t", {"id": 4, "v": 7})  # not there at its snapshot: it is a conflict, later
+    with pytest.raises(hc.ConflictError):
+        late.commit()
+    assert set(rows(owner)) == {1, 2, 3, 4}
+
+
+READS: list[Callable[[hc.Transaction], Any]] = [
+    lambda txn: txn.get("t", 2),
+    lambda txn: txn.get_many("t", [2]).num_rows,
+    lambda txn: txn.range("t").num_rows,
+    lambda txn: txn.scan("t").num_rows,
+    lambda txn: txn.sql("select count(*) as n from t").to_pylist(),
+    lambda txn: txn.tables(),
+    lambda txn: txn.update("t", 2, {"v": 3}),
+    lambda txn: txn.update("t", where="id = 2", set={"v": 3}),
+    lambda txn: txn.upsert("t", {"id": 2, "v": 4}),
+    lambda txn: txn.delete("t", 2),
+    lambda txn: txn.delete_many("t", [2, 3]),
+    lambda txn: txn.insert("t", [{"id": 4, "v": 4}]),
+    lambda txn: txn.insert("u", {"id": 4, "v": 4}),
+    lambda txn: txn.create_table("w", {"id": int}, "id"),
+    lambda txn: txn.drop_table("u"),
+    lambda txn: txn.truncate("t"),
+]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("read", READS)
+def test_whatever_else_it_does_it_has_caught_up(
+    owner: hc.Database, node: hc.Database, read: Callable[[hc.Transaction], Any], first: bool
+) -> None:
+    """The same as a transaction of the owner does, before and after a row of its own."""
+    put(owner, 1)
+    put(owner, 2)
+    found = []
+    for db in (owner, node):
+        txn = db.begin()
+        if first:
+            txn.insert("t", {"id": 3, "v": 3})
+        result = read(txn)
+        found.append((result, sorted(map(str, txn.scan("t").to_pylist())), txn.tables()))
+        txn.rollback()
+    assert found[0] == found[1]
+    put(owner, 5)
+    with node.begin() as txn:
+        assert is_ahead(txn)
+        if first:
+            txn.insert("t", {"id": 3, "v": 3})
+        read(txn)
+    assert rows(node) == rows(owner)
+
+
+def test_serializable_and_tokens(owner: hc.Database, node: hc.Database) -> None:
+    put(owner, 1)
+    with node.begin(isolation="serializable") as txn:
+        assert not is_ahead(txn)
+        assert txn.get("t", 1) is not None
+    put(owner, 2)
+    with node.begin(token="once") as txn:
+        txn.insert("t", {"id": 3, "v": 0})
+    put(owner, 4)
+    with node.begin(token="once") as again:
+        assert again.already_committed
+        again.insert("t", {"id": 3, "v": 0})
+    assert set(rows(owner)) == {1, 2, 3, 4}
+
+
+def test_errors_of_the_input_are_those_of_every_transaction(
+    owner: hc.Database, node: hc.Database
+) -> None:
+    wrong: list[tuple[type[Exception], str, Any]] = [
+        (hc.SchemaError, "t", {"id": "x", "v": 1}),
+        (hc.SchemaError, "t", {"id": None, "v": 1}),
+        (hc.SchemaError, "t", {"id": 5, "w": 1}),
+        (hc.NotFoundError, "nothing", {"id": 5}),
+        (hc.UsageError, 7, {"id": 5}),
+    ]
+    for number, (kind, table, row) in enumerate(wrong):
+        put(owner, 100 + number)
+        with node.begin() as txn:
+            assert is_ahead(txn)
+            with pytest.raises(kind):
+                txn.insert(table, row)
+    txn = node.begin()
+    txn.rollback()
+    with pytest.raises(hc.UsageError, match="rolled back"):
+        txn.insert("t", {"id": 5, "v": 1})
+    assert len(rows(owner)) == len(wrong)
+
+
+KEYS: dict[str, tuple[Any, Key]] = {
+    "int": (int, lambda n: n),
+    "str": (str, lambda n: f"key-{n}"),
+    "bytes": ("binary", lambda n: bytes([n, n])),
+    "date": ("date", lambda n: dt.date(2026, 1, 1) + dt.timedelta(n)),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_against_a_dict(tmp_path: Path, kind: str, seed: int) -> None:
+    """Owner and nodes in turn; a duplicate is found by the insert, never by the commit."""
+    print(f"seed {seed}, {kind}")
+    draw = random.Random(seed)
+    type_, key_of = KEYS[kind]
+    model: dict[tuple[str, Any], int] = {}
+    with hc.open(tmp_path / "db", options=OPTIONS) as owner:
+        for name in "tu":
+            owner.create_table(name, {"id": type_, "v": int}, "id")
+        with (
+            hc.open(owner.path, options=OPTIONS) as one,
+            hc.open(owner.path, options=OPTIONS) as two,
+        ):
+            for step in range(150):
+                db = draw.choice([owner, one, one, two, two])
+                table, n = draw.choice("tu"), draw.randrange(40)
+                _step(db, draw, model, table, key_of(n), step)
+            for db in (owner, one, two):
+                for table in "tu":
+                    assert rows(db, table) == {
+                        k: v for (name, k), v in model.items() if name == table
+                    }
+        assert not owner.check()
+
+
+def _step(
+    db: hc.Database, draw: random.Random, model: dict[Any, int], table: str, key: Any, v: int
+) -> None:
+    action = draw.choice(["insert"] * 6 + ["delete", "update", "get", "upsert", "flush", "two"])
+    taken = (table, key) in model
+    if action == "flush":
+        db.flush(table)
+        return
+    with db.begin() as txn:
+        if action == "insert":
+            if taken:
+                with pytest.raises(hc.DuplicateKeyError):
+                    txn.insert(table, {"id": key, "v": v})
+                return
+            txn.insert(table, {"id": key, "v": v})
+        elif action == "two":
+            txn.upsert("t", [{"id": key, "v": v}])
+            txn.upsert("u", [{"id": key, "v": v}])
+            model["t", key] = model["u", key] = v
+            return
+        elif action == "get":
+            found = txn.get(table, key)
+            assert found == ({"id": key, "v": model[table, key]} if taken else None)
+            return
+        elif action == "delete":
+            assert txn.delete(table, key) == taken
+            model.pop((table, key), None)
+            return
+        elif action == "update" and not taken:
+            return
+        elif action == "update":
+            txn.update(table, key, {"v": v})
+        else:
+            txn.upsert(table, {"id": key, "v": v})
+    model[table, key] = v
+
+
+def test_a_long_way_ahead_is_folded(owner: hc.Database, node: hc.Database) -> None:
+    for key in range(700):
+        put(owner, key)
+    txn = node.begin()
+    assert not is_ahead(txn)
+    txn.rollback()
+
+
+def test_files_that_go_between_begin_and_the_first_read(
+    owner: hc.Database, node: hc.Database
+) -> None:
+    """What it wanted to fold is deleted: it begins anew from a checkpoint, at its own snapshot."""
+    put(owner, 1)
+    txn = node.begin()
+    assert is_ahead(txn)
+    for key in range(2, 300):
+        put(owner, key)
+    owner.flush()
+    with owner.begin() as bulk:
+        bulk.insert("u", [{"id": key, "v": key} for key in range(20_000)])
+    for _ in range(3):
+        owner.checkpoint()
+        put(owner, 1000 + owner.visible_ts)
+    owner.gc()
+    assert [row["id"] for row in txn.scan("t").to_pylist()] == [1]
+    txn.insert("t", {"id": 500, "v": 1})
+    txn.commit()
+    assert 500 in rows(owner)
+
+
+def test_the_owner_closes_under_it(tmp_path: Path) -> None:
+    owner = hc.open(tmp_path / "db", options=OPTIONS)
+    owner.create_table("t", {"id": int, "v": int}, "id")
+    with hc.open(owner.path, options=OPTIONS) as node:
+        assert rows(node) == {}
+        put(owner, 1)
+        reads, writes = node.begin(), node.begin()
+        assert is_ahead(reads)
+        writes.insert("t", {"id": 3, "v": 3})
+        put(owner, 2)
+        owner.close()
+        put(node, 4)
+        assert node.role == "owner"
+        assert [row["id"] for row in reads.scan("t").to_pylist()] == [1]
+        reads.rollback()
+        try:
+            writes.commit()
+        except hc.ConflictError:
+            put(node, 3, 3)  # the next owner cannot check what happened before it
+        assert set(rows(node)) == {1, 2, 3, 4}
+
+
+def test_threads_of_one_process(owner: hc.Database, node: hc.Database) -> None:
+    """Each key is inserted by exactly one of them, whoever folds meanwhile."""
+    won: list[int] = []
+
+    def work(db: hc.Database, seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(60):
+            key = draw.randrange(100)
+            try:
+                put(db, key)
+                won.append(key)
+            except hc.DuplicateKeyError:
+                with db.begin() as txn:
+                    assert txn.get("t", key) is not None
+            except hc.ConflictError:
+                pass  # committed, but not durable yet
+
+    threads = [
+        threading.Thread(target=work, args=(db, seed))
+        for seed, db in enumerate((owner, node, node, node))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(won) == sorted(rows(owner)) == sorted(rows(node))
+
+
+def test_a_fold_that_was_broken_off_is_not_gone_ahead_of(
+    owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(owner, 1)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("halocline.opening.fold_run", interrupt)
+        txn = node.begin()
+        with pytest.raises(KeyboardInterrupt):
+            txn.get("t", 1)
+        assert not is_ahead(node.begin()) or txn._ahead is not None
+    assert txn.get("t", 1) == {"id": 1, "v": 0}
+    assert rows(node) == {1: 0}
+
+
+# -- the keys that were written -------------------------------------------------------------------
+
+
+def test_a_place_is_never_older_than_its_key() -> None:
+    page = bytearray(8 + RECENT_BYTES)
+    keys = RecentKeys(page, 8, epoch=3)
+    keys.begin(10)
+    place = place_of(1, 7)
+    assert not may_be_newer(page, 8, 3, 10, place)
+    keys.put(11, place)
+    assert may_be_newer(page, 8, 3, 10, place)
+    assert not may_be_newer(page, 8, 3, 11, place)
+    assert not may_be_newer(page, 8, 3, 10, (place + 1) % PLACES)
+    keys.put(12, GENERAL)
+    assert may_be_newer(page, 8, 3, 11, (place + 1) % PLACES)
+    assert not may_be_newer(page, 8, 3, 12, place)
+
+
+def test_what_is_not_known_may_be_newer() -> None:
+    page = bytearray(RECENT_BYTES)
+    RecentKeys(page, 0, epoch=3).begin(10)
+    assert may_be_newer(page, 0, 3, 9, 0)  # noted from 10 on
+    assert may_be_newer(page, 0, 4, 10, 0)  # of another epoch
+    assert may_be_newer(page, 0, 3, 10, GENERAL)
+    assert may_be_newer(page[:-1], 0, 3, 10, 0)  # of an older release
+    assert may_be_newer(bytearray(RECENT_BYTES), 0, 3, 10, 0)
+
+
+def test_places_tell_tables_apart_and_equal_keys_not() -> None:
+    assert place_of(1, 7) != place_of(2, 7)
+    assert place_of(1, (1, "a")) == place_of(1, (1, "a"))
+    assert place_of(1, dt.date(2026, 1, 1)) == place_of(1, (1, dt.date(2026, 1, 1))) == GENERAL
+    assert 0 <= place_of(1 << 40, "x" * 1000) < PLACES
+
+
+def test_nobody_is_told_before_there_is_somebody(owner: hc.Database) -> None:
+    assert owner.core.writing.noted is None
+    with hc.open(owner.path, options=OPTIONS):
+        assert owner.core.writing.noted is not None
+
+
+def test_the_reader_says_no_while_it_does_not_know(owner: hc.Database, node: hc.Database) -> None:
+    reader = node._reader
+    assert isinstance(reader, Reader)
+    assert reader.ahead() is not None
+    assert reader.may_be_newer(0, 0, 1)
