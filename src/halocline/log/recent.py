@@ -52,7 +52,7 @@ class RecentKeys:
 
 
 def may_be_newer(page: Mapped, at: int, epoch: int, ts: int, place: int) -> bool:
-    """Can something have been written there after `ts`? False only if that is known. 0.7 us."""
+    """Can something have been written there after `ts`? False only if that is known. 0.3 us."""
     if place < 0 or len(page) < at + RECENT_BYTES:
         return True
     noted, since, general = _HEAD.unpack_from(page, at)
