@@ -33,7 +33,7 @@ from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.maintenance import Maintenance
 from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
 from halocline.node.afar import AfarPin, Fetched
-from halocline.node.ahead import AheadTransaction
+from halocline.node.ahead import AheadTransaction, CatchUp
 from halocline.node.answers import Answers
 from halocline.node.session import Session
 from halocline.node.streams import Stream
@@ -88,6 +88,7 @@ class Membership(Maintenance):
         self._l0_bytes = l0_bytes
         self._swap = ThreadLock()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._caught_up: CatchUp = weakly(self, Membership._catch_up)
         with readable(self.path):
             if self._afar is not None:
                 self._link = None if self.read_only else self._afar
@@ -322,7 +323,7 @@ class Membership(Maintenance):
             # floor included: GC looks in the other order.
             txn = AheadTransaction(core, core.newest_ts())
             if reader is not None and not reader.is_current() and core.engine is reader.engine:
-                if txn.try_ahead(reader, self._catch_up):
+                if txn.try_ahead(reader, self._caught_up):
                     return txn
             self._refresh()
             if core is self._core:

@@ -43,6 +43,7 @@ from halocline.log import (
     recover,
 )
 from halocline.log.published import Published, claim
+from halocline.log.recent import RecentPage
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -65,7 +66,9 @@ from halocline.txn import Committer
 LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
-KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "staging", "objects"})
+KNOWN = frozenset(
+    {"LOCK", "endpoint", "published", "recent", "log", "pins", "spill", "staging", "objects"}
+)
 
 
 def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
@@ -210,6 +213,8 @@ class Reader:
         self._clock = clock
         self._shelf = shelf
         self._lock = ThreadLock()
+        self.recent = RecentPage(files)
+        """Which keys the owner has written lately."""
         self._look: Callable[[], None] | None = getattr(files, "look", None)
         """Asks an owner far away what is new."""
         self._parts: Parts = {}
@@ -254,10 +259,6 @@ class Reader:
         if self._look is not None or self._freed is None or self._torn:
             return None
         return self._follower.ahead()
-
-    def may_be_newer(self, epoch: int, ts: int, place: int) -> bool:
-        """Can a key have been written after `ts`, up to a position that `ahead` has given?"""
-        return self._follower.may_be_newer(epoch, ts, place)
 
     def refresh(self) -> list[int]:
         """Fold everything that became durable since the last look; free what has expired.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.log.recent import GENERAL, PLACES, RECENT_BYTES, RecentKeys, may_be_newer, place_of
+from halocline.log.recent import GENERAL, PLACES, RECENT_PATH, RecentKeys, RecentPage, place_of
 from halocline.node.ahead import AheadTransaction
-from halocline.opening import Reader
+from halocline.store import LocalFiles
+from halocline.store.faulty import FaultyFiles
 
 OPTIONS = hc.Options(background=False, page_rows=64)
 SEEDS = range(6)
@@ -387,29 +389,70 @@ def test_a_fold_that_was_broken_off_is_not_gone_ahead_of(
 # -- the keys that were written -------------------------------------------------------------------
 
 
-def test_a_place_is_never_older_than_its_key() -> None:
-    page = bytearray(8 + RECENT_BYTES)
-    keys = RecentKeys(page, 8, epoch=3)
-    keys.begin(10)
+UUID = bytes(range(16))
+
+
+@pytest.fixture(params=["memory", "disk"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return FaultyFiles() if request.param == "memory" else LocalFiles(tmp_path)
+
+
+def test_a_place_is_never_older_than_its_key(files: Any) -> None:
+    keys, page = RecentKeys(files, UUID, 3, 10), RecentPage(files)
     place = place_of(1, 7)
-    assert not may_be_newer(page, 8, 3, 10, place)
+    assert not page.may_be_newer(UUID, 3, 10, place)
     keys.put(11, place)
-    assert may_be_newer(page, 8, 3, 10, place)
-    assert not may_be_newer(page, 8, 3, 11, place)
-    assert not may_be_newer(page, 8, 3, 10, (place + 1) % PLACES)
+    assert page.may_be_newer(UUID, 3, 10, place)
+    assert not page.may_be_newer(UUID, 3, 11, place)
+    assert not page.may_be_newer(UUID, 3, 10, (place + 1) % PLACES)
     keys.put(12, GENERAL)
-    assert may_be_newer(page, 8, 3, 11, (place + 1) % PLACES)
-    assert not may_be_newer(page, 8, 3, 12, place)
+    assert page.may_be_newer(UUID, 3, 11, (place + 1) % PLACES)
+    assert not page.may_be_newer(UUID, 3, 12, place)
 
 
-def test_what_is_not_known_may_be_newer() -> None:
-    page = bytearray(RECENT_BYTES)
-    RecentKeys(page, 0, epoch=3).begin(10)
-    assert may_be_newer(page, 0, 3, 9, 0)  # noted from 10 on
-    assert may_be_newer(page, 0, 4, 10, 0)  # of another epoch
-    assert may_be_newer(page, 0, 3, 10, GENERAL)
-    assert may_be_newer(page[:-1], 0, 3, 10, 0)  # of an older release
-    assert may_be_newer(bytearray(RECENT_BYTES), 0, 3, 10, 0)
+def test_what_is_not_known_may_be_newer(files: Any) -> None:
+    assert RecentPage(files).may_be_newer(UUID, 3, 10, 0)  # nobody notes anything
+    RecentKeys(files, UUID, 3, 10)
+    page = RecentPage(files)
+    assert not page.may_be_newer(UUID, 3, 10, 0)
+    assert page.may_be_newer(UUID, 3, 9, 0)  # noted from 10 on
+    assert page.may_be_newer(UUID, 3, 10, GENERAL)
+    assert page.may_be_newer(UUID, 4, 10, 0)  # of another epoch
+    assert RecentPage(files).may_be_newer(bytes(16), 3, 10, 0)  # of another database
+
+
+def test_the_next_owner_goes_on_in_the_same_file(files: Any) -> None:
+    RecentKeys(files, UUID, 3, 10).put(11, 5)
+    page = RecentPage(files)
+    assert page.may_be_newer(UUID, 3, 10, 5)
+    after = RecentKeys(files, UUID, 4, 1000)
+    assert page.may_be_newer(UUID, 3, 10, 6)
+    assert not page.may_be_newer(UUID, 4, 1000, 5)
+    after.put(1001, 5)
+    assert page.may_be_newer(UUID, 4, 1000, 5)
+
+
+def test_a_file_of_something_else_is_not_believed(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    RecentKeys(files, UUID, 3, 10)
+    data = (tmp_path / RECENT_PATH).read_bytes()
+    for content in (data[:-1], b"", b"X" + data[1:], bytes(len(data))):
+        (tmp_path / RECENT_PATH).write_bytes(content)
+        assert RecentPage(files).may_be_newer(UUID, 3, 10, 0)
+
+
+def test_without_room_nobody_is_told(owner: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("halocline.txn.commit.RecentKeys", full)
+    with hc.open(owner.path, options=OPTIONS) as node:
+        put(owner, 1)
+        with node.begin() as txn, pytest.raises(hc.DuplicateKeyError):
+            txn.insert("t", {"id": 1, "v": 1})
+        put(node, 2)
+    assert owner.core.writing.noted is None
+    assert set(rows(owner)) == {1, 2}
 
 
 def test_places_tell_tables_apart_and_equal_keys_not() -> None:
@@ -423,10 +466,3 @@ def test_nobody_is_told_before_there_is_somebody(owner: hc.Database) -> None:
     assert owner.core.writing.noted is None
     with hc.open(owner.path, options=OPTIONS):
         assert owner.core.writing.noted is not None
-
-
-def test_the_reader_says_no_while_it_does_not_know(owner: hc.Database, node: hc.Database) -> None:
-    reader = node._reader
-    assert isinstance(reader, Reader)
-    assert reader.ahead() is not None
-    assert reader.may_be_newer(0, 0, 1)

@@ -92,10 +92,6 @@ class Follower:
         near = position.offset - cursor.offset <= AHEAD_BYTES and position.uuid == self._uuid
         return position if near else None
 
-    def may_be_newer(self, epoch: int, ts: int, place: int) -> bool:
-        """Can a key have been written after `ts`, up to a position of that epoch? (recent.py)"""
-        return self._page is None or self._page.may_be_newer(epoch, ts, place)
-
     def poll(self) -> Iterator[Entry]:
         """Entries that have become durable since. Afterwards visible_ts and epoch have moved on.
 

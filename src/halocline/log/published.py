@@ -22,14 +22,12 @@ forgets), the older one meets the claim of the younger before it acknowledges an
 
 from __future__ import annotations
 
-from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from halocline.errors import CorruptionError
 from halocline.log.names import PUBLISHED_PATH
-from halocline.log.recent import RECENT_BYTES, RecentKeys, may_be_newer
 from halocline.store import Files
 from halocline.store.files import Mapped
 
@@ -39,9 +37,7 @@ _LAST: Final = Struct("<Q")
 _CLAIM_AT: Final = 72
 _AGAIN_AT: Final = _CLAIM_AT + _LAST.size
 """The second copy. Older releases have none, and leave it as it is."""
-_RECENT_AT: Final = 152
-"""The keys of the newest commits (recent.py). Older releases have none of these either."""
-_SIZE: Final = _RECENT_AT + RECENT_BYTES
+_SIZE: Final = _AGAIN_AT + _PAGE.size
 _TRIES: Final = 100
 _new = tuple.__new__
 
@@ -77,7 +73,6 @@ class Publisher:
         self.visible_ts = before.visible_ts if before is not None and mine else 0
         """Begins where the last writer stopped: a reader must never see it shrink."""
         self._place = (0, 0)
-        self.recent = RecentKeys(self._page, _RECENT_AT, epoch)
 
     def publish(self, file: int, offset: int, visible_ts: int) -> None:
         """Tell readers that everything before this place has been synced. 1 us.
@@ -131,12 +126,10 @@ class PublishedPage:
     """The reader's side. The page stays mapped, so a look costs no system call."""
 
     def __init__(self, files: Files) -> None:
-        for size in (_SIZE, _AGAIN_AT + _PAGE.size):
-            with suppress(CorruptionError):
-                self._page = files.map(PUBLISHED_PATH, size, writable=False)
-                return
-        # Written by an older release: no second copy.
-        self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=False)
+        try:
+            self._page = files.map(PUBLISHED_PATH, _SIZE, writable=False)
+        except CorruptionError:  # written by an older release: no second copy
+            self._page = files.map(PUBLISHED_PATH, _PAGE.size, writable=False)
 
     def sequence(self) -> int:
         """The number of the newest position that is whole: it changes with every other."""
@@ -147,10 +140,6 @@ class PublishedPage:
     def read(self) -> Published | None:
         """The position, or None if there is none that can be believed."""
         return _whole(self._page)[1]
-
-    def may_be_newer(self, epoch: int, ts: int, place: int) -> bool:
-        """Can a key have been written after `ts`, up to a position that was read before?"""
-        return may_be_newer(self._page, _RECENT_AT, epoch, ts, place)
 
     def close(self) -> None:
         if not isinstance(self._page, bytearray):

@@ -81,7 +81,6 @@ class Log:
         fresh = self._as_written(self._allocator.first_file(recovery.tail.number + 1))
         publisher = Publisher(files, self.uuid, self.epoch)
         self.published = publisher.copy
-        self.recent = publisher.recent
         self.visible_ts = self._ts = publisher.visible_ts
         self._reached = order = self._next.order - 1
         header = self._begin(fresh)

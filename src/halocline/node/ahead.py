@@ -49,7 +49,7 @@ class AheadTransaction(Transaction):
         position = reader.ahead()
         if position is None:
             return False
-        self._reader, self._fold = reader, catch_up
+        self._reader, self._recent, self._fold = reader, reader.recent, catch_up
         self._ahead = position
         self.snapshot = max(self.snapshot, position.visible_ts)
         self._fresh = False
@@ -109,7 +109,7 @@ class AheadTransaction(Transaction):
         row = state.schema.row(values)
         key = state.key_of(row)
         place, folded = place_of(state.table_id, key), self._core.engine.last_ts
-        if self._reader.may_be_newer(self._ahead.epoch, folded, place):
+        if self._recent.may_be_newer(self._ahead.uuid, self._ahead.epoch, folded, place):
             return False
         if find(state, key, self.snapshot):
             return False
@@ -118,6 +118,7 @@ class AheadTransaction(Transaction):
 
     def _catch_up(self) -> None:
         """From here on this is a transaction like any other."""
+        super()._check_usable()
         self._core = self._fold(self._reader, self._core)
         self._ahead = None
         self._fresh = self._single is None and self._state == "open"

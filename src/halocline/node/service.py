@@ -189,7 +189,7 @@ class Service:
         """There is somebody now who wants to know which keys are written: log/recent.py."""
         owner = self._owner()
         if owner is not None and owner.core.committer is not None:
-            owner.core.committer.note_keys()
+            owner.core.committer.note_keys(owner.files)
 
     # Sessions. The first two with the lock held.
 
