@@ -200,6 +200,18 @@ class Desk:
         """Everybody who has said something; returns those who have said more than one thing."""
         logged: list[Logged] = []
         again: list[int] = []
+        self._hear_all(ear, ready, logged, again)
+        if logged and len(self._seats) > len(logged):
+            late = self._look()  # who has come meanwhile shares the sync
+            if late is not None:
+                self._hear_all(ear, [number for number, _ in late], logged, again)
+        if logged:
+            self._settle(logged)
+        return again
+
+    def _hear_all(
+        self, ear: socket.socket, ready: list[int], logged: list[Logged], again: list[int]
+    ) -> None:
         for number in ready:
             seat = self._seats.get(number)
             if seat is None:
@@ -215,9 +227,6 @@ class Desk:
                 continue
             if heard and seat.here and seat.channel.has_more:
                 again.append(number)
-        if logged:
-            self._settle(logged)
-        return again
 
     def _welcome(self, ear: socket.socket) -> list[int]:
         """Those who have come, or come back; which of them have said something already."""

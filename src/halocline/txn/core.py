@@ -135,7 +135,9 @@ class Core:
     def check_writable(self, snapshot: int, table_ids: Iterable[int]) -> None:
         """Can a commit from this snapshot, which is pinned, be checked? ConflictError if not."""
         with self._trimming:
-            trimmed = max([self.recovered, *(self.trimmed.get(id, 0) for id in table_ids)])
+            trimmed = self.recovered
+            for table_id in table_ids:
+                trimmed = max(trimmed, self.trimmed.get(table_id, 0))
         if snapshot < self.engine.floor:
             raise SnapshotExpiredError(snapshot, self.engine.floor)
         if snapshot < trimmed:
