@@ -445,7 +445,7 @@ def test_without_room_nobody_is_told(owner: hc.Database, monkeypatch: pytest.Mon
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr("halocline.txn.commit.RecentKeys", full)
+    monkeypatch.setattr("halocline.node.service.RecentKeys", full)
     with hc.open(owner.path, options=OPTIONS) as node:
         put(owner, 1)
         with node.begin() as txn, pytest.raises(hc.DuplicateKeyError):

@@ -28,7 +28,8 @@ from typing import Final
 import msgspec
 
 from halocline.clock import SystemClock
-from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.errors import CorruptionError, HaloclineError, UnavailableError, UsageError
+from halocline.log.recent import RecentKeys
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.desk import REPLY_S, Desk
@@ -188,8 +189,12 @@ class Service:
     def _note_keys(self) -> None:
         """There is somebody now who wants to know which keys are written: log/recent.py."""
         owner = self._owner()
-        if owner is not None and owner.core.committer is not None:
-            owner.core.committer.note_keys(owner.files)
+        committer = None if owner is None else owner.core.committer
+        if owner is None or committer is None or committer.noted is not None:
+            return
+        with committer.lock, suppress(OSError, CorruptionError):  # no room: they go without
+            log, ts = committer.log, committer.next_ts - 1
+            committer.noted = RecentKeys(owner.files, log.uuid, log.epoch, ts)
 
     # Sessions. The first two with the lock held.
 

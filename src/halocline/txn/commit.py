@@ -23,7 +23,6 @@ Why it is right
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING
 from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
 from halocline.codec import encode as encode_rows
-from halocline.errors import ConflictError, CorruptionError, UnavailableError, UsageError
+from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
@@ -41,7 +40,6 @@ from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
-from halocline.store import Files
 from halocline.txn.blindrounds import ROUNDS_MAX
 from halocline.txn.commands import Command, Kind
 from halocline.txn.conflict import untouched
@@ -220,13 +218,6 @@ class Committer:
         if wait:
             log.wait(order)
         return commit_ts
-
-    def note_keys(self, files: Files) -> None:
-        """Tell other processes from now on which keys are written: log/recent.py."""
-        with self.lock, suppress(OSError, CorruptionError):  # no room: they go without
-            if self.noted is None:
-                log = self.log
-                self.noted = RecentKeys(files, log.uuid, log.epoch, self.next_ts - 1)
 
     def sync(self) -> None:
         """All that was committed is durable when this returns, in async mode too."""
