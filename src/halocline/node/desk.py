@@ -76,7 +76,6 @@ _SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, 
 
 Logged = tuple[Seat, bytes, list[TableState]]
 """A commit that is on its way to the disk: the answer, and the tables to tidy up behind it."""
-Logs, Numbers = list[Logged], list[int]
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
 
@@ -198,8 +197,8 @@ class Desk:
 
     def _turn(self, ear: socket.socket, ready: list[int]) -> list[int]:
         """Everybody who has said something; returns those who have said more than one thing."""
-        logged: Logs = []
-        again: Numbers = []
+        logged: list[Logged] = []
+        again: list[int] = []
         self._hear_all(ear, ready, logged, again)
         if logged and len(self._seats) > len(logged):  # who has come meanwhile shares the sync
             self._hear_all(ear, [number for number, _ in self._look() or ()], logged, again)
@@ -207,7 +206,9 @@ class Desk:
             self._settle(logged)
         return again
 
-    def _hear_all(self, ear: socket.socket, ready: Numbers, logged: Logs, again: Numbers) -> None:
+    def _hear_all(
+        self, ear: socket.socket, ready: list[int], logged: list[Logged], again: list[int]
+    ) -> None:
         for number in ready:
             seat = self._seats.get(number)
             if seat is None:

@@ -90,8 +90,8 @@ def test_a_long_transaction_is_not_held_down_by_the_short_one_before_it(files: A
     pins[1] = 100
     pins.pop(1)
     pins[2] = 150  # for which 100 is good enough
-    pins[3] = 90_000
     assert read_pins(files) == [Pin(11, 100)]
+    pins[3] = 90_000
     pins.pop(2)
     assert read_pins(files) == [Pin(11, 90_000)]
     pins.close()
