@@ -104,10 +104,11 @@ def connect(
         with readable(tls_roots):
             roots = Path(tls_roots).read_bytes()
     link = FlightLink(uri, token, SystemClock(), roots)
+    link.files = files = AfarFiles(link.ask, SystemClock())
     objects = Fetched(link.ask)
     try:
         return Database(
-            cast(Files, AfarFiles(link.ask)),
+            cast(Files, files),
             uri,
             read_only=read_only,
             memory=memory,
