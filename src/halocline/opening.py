@@ -164,7 +164,8 @@ def start_owner(
         if replay.root is not None:
             checkpoints.adopt(replay.root, replay.key, replay.tiers)
         # What the last owner has promised is over then. Opening nearly always takes longer.
-        while (left := claimed + PROMISE_S - clock.monotonic()) > 0:
+        left = claimed + PROMISE_S - clock.monotonic()
+        if left > 0:
             clock.sleep(left)
     except BaseException:
         log.close()

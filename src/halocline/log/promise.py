@@ -87,11 +87,10 @@ class Promise:
         self.entries += 1
 
     def _wait(self) -> None:
-        monotonic = self._clock.monotonic
-        if monotonic() < self._until:
-            while (left := self._until - monotonic()) > 0:
-                self._clock.sleep(left)
-            self._rests_until = monotonic() + REST_S
+        left = self._until - self._clock.monotonic()
+        if left > 0:
+            self._clock.sleep(left)
+            self._rests_until = self._clock.monotonic() + REST_S
         self._until = 0.0
 
     def give(self, since: float, entries: int) -> bool:
