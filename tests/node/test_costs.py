@@ -20,7 +20,7 @@ import halocline as hc
 from halocline.checkpoint.pins import read_pins
 from halocline.ids import NEVER
 from halocline.log import promise
-from halocline.node import flight, promising
+from halocline.node import promising, trust
 from halocline.node.channel import Channel
 from halocline.node.exchange import Exchange
 from halocline.node.link import Link
@@ -138,7 +138,7 @@ def test_a_transaction_over_flight_is_two_requests_and_in_a_streak_one(
     for module, name, value in (
         (promise, "PROMISE_S", 10.0),  # a machine that is busy must not end it
         (promising, "PROMISE_US", 10_000_000),
-        (flight, "PROMISE_US", 10_000_000),
+        (trust, "PROMISE_US", 10_000_000),
     ):
         monkeypatch.setattr(module, name, value)
     server = owner.serve()

@@ -21,7 +21,7 @@ import pytest
 
 import halocline as hc
 from halocline.log import promise
-from halocline.node import Server, wire
+from halocline.node import Server, trust, wire
 from halocline.node.answers import Answers
 from tests.concurrency.registers import check_history
 from tests.node.test_recorded_histories import TINY, Spread
@@ -289,3 +289,27 @@ def test_a_promise_may_be_asked_for_in_other_ways_but_is_not_given(
             far._afar._exchanges.drop_idle()
     assert not _given(owner)
     assert far.table("t").count() == 20
+
+
+def test_on_a_long_line_none_is_asked_for(
+    owner: hc.Database, far: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "TRUSTED", 0.0)  # over when it comes
+    monkeypatch.setattr(trust, "LATE_S", WAIT_S)
+    assert far._afar is not None
+    mine = far._afar.trust
+    assert mine is not None
+    key = 0
+    while mine.late < trust.LATE_MAX:
+        _insert(far, key)
+        key += 1
+        assert key < 10_000
+    given = _given(owner)
+    for more in range(10):
+        _insert(far, key + more)
+    assert _given(owner) == given
+    assert not _spared(far)
+    monkeypatch.setattr(trust, "LATE_S", 0.0)
+    _insert(far, key + 10)
+    _insert(far, key + 11)
+    assert _sees(far, key + 11)

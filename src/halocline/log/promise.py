@@ -31,7 +31,7 @@ Why nobody misses anything
 What it costs others: nothing, unless the last STREAK entries of the log were all the holder's. Then
 the first of them waits, 2 ms at most, and there is no promise for REST_S: 4 % of its time.
 
-Not here: who asks for one (node/promising.py), and who relies on it (node/afar.py).
+Not here: who gives one (node/promising.py), and who relies on it (node/trust.py, node/afar.py).
 """
 
 from __future__ import annotations

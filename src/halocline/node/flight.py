@@ -25,8 +25,6 @@ import msgspec
 from halocline.clock import Clock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.log.bell import Bell
-from halocline.log.promise import TRUSTED
-from halocline.node.afar import AfarFiles, Glance
 from halocline.node.exchange import (
     Exchange,
     Exchanges,
@@ -36,8 +34,8 @@ from halocline.node.exchange import (
 )
 from halocline.node.faults import from_wire, lost_answer
 from halocline.node.grpc import direct_reads
-from halocline.node.promising import PROMISE_US, decode_looked
 from halocline.node.streams import FlightStream
+from halocline.node.trust import From, Trust
 from halocline.node.wire import (
     ASK,
     READ_BYTES_MAX,
@@ -45,7 +43,6 @@ from halocline.node.wire import (
     Call,
     Command,
     Commit,
-    CommitLook,
     Done,
     Failed,
     FindToken,
@@ -81,8 +78,6 @@ SECOND_BYTES: Final = 1 << 20
 ALONE_BYTES: Final = 4 << 20
 """A longer request is a call of its own: the server cuts off an exchange that asks nothing for a
 minute, and cannot see that half a request has come."""
-LOOKS_BYTES: Final = 1 << 16
-"""A longer commit is sent without a look: it is not what follows one another in milliseconds."""
 PAUSE_S: Final = 0.05
 WATCH_S: Final = 0.25
 """How often somebody looks for answers that are late."""
@@ -91,10 +86,6 @@ _CHANNEL: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-
-
-From = tuple[str, int]
-"""A log file, and the offset from which on it is wanted."""
 
 
 class FlightLink:
@@ -114,8 +105,8 @@ class FlightLink:
         self.schema_of: Any = lambda table: None
         self.pin: Any = None
         """Told again to an owner that has forgotten us."""
-        self.files: AfarFiles | None = None
-        """Whoever follows the log: a commit brings them what a look would."""
+        self.trust: Trust | None = None
+        """Of those who follow the log: a commit brings them what a look would."""
         self._client = self._connect()
         self._exchanges = Exchanges(_weakly(self), clock)
         # Also for a program that forgets to close.
@@ -182,11 +173,8 @@ class FlightLink:
 
     def _body(self, request: Request) -> tuple[bytes, From | None]:
         """The request as it is sent, and from where on it looks too, if it is a short commit."""
-        if isinstance(request, Commit) and self.files is not None:
-            look = self.files.here()
-            body = encode(CommitLook(request, *look))
-            if len(body) <= LOOKS_BYTES:
-                return body, look
+        if isinstance(request, Commit) and self.trust is not None:
+            return self.trust.body(request) or (encode(request), None)
         return encode(request), None
 
     def _call(self, body: bytes, limit_s: float, look: From | None) -> Reply:
@@ -198,8 +186,7 @@ class FlightLink:
         except NoExchangeError:
             return self._call_alone(body, limit_s, look)
         try:
-            # What was promised through this exchange was heeded before it was given back.
-            self._doubt()
+            self._doubt()  # see trust.py for when
             returned = _returned(exchange.ask(self._encoded(body), limit_s))
             reply = self._read(returned, look, exchange.sent)
         except NoExchangeError:
@@ -232,22 +219,17 @@ class FlightLink:
         return self._read(returned, look)
 
     def _read(self, returned: Returned, look: From | None, sent: float = 0.0) -> Reply:
-        """The reply; what it promises is counted from when the request was sent."""
         try:
             reply: Reply = decode_reply(returned.body)
-            if look is None or isinstance(reply, Failed):
+            if look is None or isinstance(reply, Failed) or self.trust is None:
                 return reply
-            looked = decode_looked(reply.value)
+            return Done(self.trust.read(reply.value, look, sent))
         except msgspec.MsgspecError as error:
             raise ConnectionResetError(str(error)) from error
-        if looked.promise_us and sent and self.files is not None:
-            promised_s = min(looked.promise_us, PROMISE_US) / 1e6 * TRUSTED
-            self.files.learn(Glance(looked.page, *look, looked.data), sent + promised_s)
-        return Done(looked.answer)
 
     def _doubt(self) -> None:
-        if self.files is not None:
-            self.files.doubt()
+        if self.trust is not None:
+            self.trust.doubt()
 
     def begin_exchange(self) -> Exchange:
         """A connection and an exchange. A Ping comes first: calls have deadlines, exchanges not."""
