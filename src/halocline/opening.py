@@ -23,7 +23,7 @@ from halocline.checkpoint import Checkpoints, PinFile, Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import join, restore
-from halocline.clock import Clock
+from halocline.clock import Clock, SystemClock
 from halocline.config import Durability, Options
 from halocline.errors import (
     HaloclineError,
@@ -149,7 +149,8 @@ def start_owner(
         return recover(files, options=options, clock=clock, start=start)
 
     claim(files)
-    claimed = clock.monotonic()
+    real = SystemClock()  # a server promises by no other
+    promised_until = real.monotonic() + PROMISE_S
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)
@@ -164,9 +165,9 @@ def start_owner(
         if replay.root is not None:
             checkpoints.adopt(replay.root, replay.key, replay.tiers)
         # What the last owner has promised is over then. Opening nearly always takes longer.
-        left = claimed + PROMISE_S - clock.monotonic()
+        left = promised_until - real.monotonic()
         if left > 0:
-            clock.sleep(left)
+            real.sleep(left)
     except BaseException:
         log.close()
         raise
