@@ -37,9 +37,9 @@ def _until(condition: Callable[[], object]) -> None:
 def test_a_paused_client_holds_up_nobody_and_misses_nothing(
     nursery: Nursery, tmp_path: Path
 ) -> None:
+    skip_on_slow_disks(tmp_path)
     page = shown_page(str(tmp_path / "shown"))
     with halocline.open(tmp_path / "db", options=SMALL) as db:
-        skip_on_slow_disks(db)
         db.create_table("t", {"id": int, "v": int}, "id")
         with db.begin() as txn:
             txn.insert("t", {"id": 0, "v": 0})
@@ -70,9 +70,8 @@ def test_a_paused_client_holds_up_nobody_and_misses_nothing(
 
 
 def test_nothing_is_missed_when_the_owner_is_killed(nursery: Nursery, tmp_path: Path) -> None:
+    skip_on_slow_disks(tmp_path)
     page = shown_page(str(tmp_path / "shown"))
-    with halocline.open(tmp_path / "db", options=SMALL) as db:
-        skip_on_slow_disks(db)
     owner = Child(nursery, "faraway.serve", path=str(tmp_path / "db"))
     uri, token = owner.said["uri"], owner.said["token"]
     near = halocline.open(tmp_path / "db", options=SMALL)
