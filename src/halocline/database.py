@@ -32,6 +32,7 @@ from halocline.membership import Membership
 from halocline.node import FlightLink
 from halocline.node.afar import AfarFiles, Fetched
 from halocline.node.subscription import Subscription
+from halocline.node.trust import Trust
 from halocline.opening import (
     Reader,
     local_files,
@@ -104,10 +105,12 @@ def connect(
         with readable(tls_roots):
             roots = Path(tls_roots).read_bytes()
     link = FlightLink(uri, token, SystemClock(), roots)
+    files = AfarFiles(link.ask, SystemClock())
+    link.trust = Trust(files, SystemClock())
     objects = Fetched(link.ask)
     try:
         return Database(
-            cast(Files, AfarFiles(link.ask)),
+            cast(Files, files),
             uri,
             read_only=read_only,
             memory=memory,

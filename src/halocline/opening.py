@@ -23,7 +23,7 @@ from halocline.checkpoint import Checkpoints, PinFile, Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import join, restore
-from halocline.clock import Clock
+from halocline.clock import Clock, SystemClock
 from halocline.config import Durability, Options
 from halocline.errors import (
     HaloclineError,
@@ -42,6 +42,7 @@ from halocline.log import (
     read_log,
     recover,
 )
+from halocline.log.promise import PROMISE_S
 from halocline.log.published import Published, claim
 from halocline.log.recent import RecentPage
 from halocline.log.replay import Parts
@@ -151,6 +152,8 @@ def start_owner(
         return recover(files, options=options, clock=clock, start=start)
 
     claim(files)
+    real = SystemClock()  # a server promises by no other
+    promised_until = real.monotonic() + PROMISE_S
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)
@@ -164,6 +167,10 @@ def start_owner(
         checkpoints = Checkpoints(committer, files)
         if replay.root is not None:
             checkpoints.adopt(replay.root, replay.key, replay.tiers)
+        # What the last owner has promised is over then. Opening nearly always takes longer.
+        left = promised_until - real.monotonic()
+        if left > 0:
+            real.sleep(left)
     except BaseException:
         log.close()
         raise

@@ -18,7 +18,7 @@ from halocline.node import wire
 from halocline.node.notes import TableReads
 from halocline.node.wire import HEAD, encode
 
-SPARED = 20
+SPARED = 32
 """The first bytes of a commit hold its snapshot. They stay: it is one that has not happened yet, so
 that a commit which survives its mutation is refused."""
 LATE = 1 << 40
@@ -43,6 +43,8 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.Commit(snapshot, 1, record),
         wire.Commit(snapshot, 1, small),
         wire.Commit(snapshot, 1, delete),
+        wire.CommitLook(wire.Commit(snapshot, 1, small), "log/00000001.log", 0),
+        wire.CommitLook(wire.Commit(snapshot, 1, record[:-9], "token", True), "../LOCK", 1 << 62),
         wire.Commit(snapshot, 1, record[:-9], "token", True),
         wire.Commit(snapshot, 1, b"", None, False, 7, (1,), (2,), reads),
         wire.FindToken("token"),

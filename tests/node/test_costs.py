@@ -19,9 +19,10 @@ import pytest
 import halocline as hc
 from halocline.checkpoint.pins import Pins, read_pins
 from halocline.ids import NEVER
-from halocline.node.answers import Answers
+from halocline.log import promise
+from halocline.node import promising, trust
 from halocline.node.channel import Channel
-from halocline.node.flight import FlightLink
+from halocline.node.exchange import Exchange
 from halocline.node.link import Link
 from halocline.opening import Reader
 from halocline.rows.engine import EngineState
@@ -158,20 +159,38 @@ def test_an_insert_reads_nothing_of_what_others_have_inserted(
     assert count.take() == ["pread", "refresh"]
 
 
-def test_a_transaction_over_flight_is_two_requests(
+def test_a_transaction_over_flight_is_two_requests_and_in_a_streak_one(
     owner: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module, name, value in (
+        (promise, "PROMISE_S", 10.0),  # a machine that is busy must not end it
+        (promising, "PROMISE_US", 10_000_000),
+        (trust, "PROMISE_US", 10_000_000),
+    ):
+        monkeypatch.setattr(module, name, value)
     server = owner.serve()
     with hc.connect(server.uri, server.token, options=OPTIONS) as afar:
         with afar.begin() as txn:
-            txn.insert("t", {"id": 1, "v": 0})
+            txn.insert("t", {"id": 0, "v": 0})
         afar.begin().rollback()
-        count = Counter(monkeypatch, (FlightLink, "ask"), (Answers, "_look"), (Answers, "_commit"))
-        for key in (2, 3):
+        count = Counter(monkeypatch, (Exchange, "ask"))
+        for key in range(1, promise.STREAK + 5):
             with afar.begin() as txn:
+                assert txn.get("t", key - 1) is not None
                 txn.insert("t", {"id": key, "v": 0})
-            assert count.take().count("ask") <= 2
-        assert afar.table("t").count() == 3
+            assert len(count.take()) == (2 if key <= promise.STREAK - 1 else 1)
+        with afar.begin() as txn:
+            txn.update("t", 3, {"v": 1})
+            txn.delete("t", 4)
+        with afar.begin(token="once") as txn:
+            assert txn.get("t", 3) == {"id": 3, "v": 1}
+            txn.insert("t", {"id": 100, "v": 0})
+        assert len(count.take()) == 2
+        with afar.begin(token="once") as txn:
+            txn.insert("t", {"id": 101, "v": 0})
+        assert afar.table("t").count() == promise.STREAK + 5
+        assert owner._log.promise is not None
+        owner._log.promise._until = 0.0  # nobody else waits for its end
 
 
 def test_a_state_that_another_thread_has_just_loaded_is_used_at_once(

@@ -167,7 +167,7 @@ def _whole(page: Mapped) -> tuple[bytes, Published | None]:
     for _ in range(_TRIES):
         for at in (0, _AGAIN_AT):
             data = bytes(page[at : at + _PAGE.size])
-            position = decode_page(data) if len(data) == _PAGE.size else None
+            position = decode_page(data)
             if position is not None:
                 return data, position
     return b"", None
@@ -175,6 +175,8 @@ def _whole(page: Mapped) -> tuple[bytes, Published | None]:
 
 def decode_page(data: bytes) -> Published | None:
     """The position in a copy, if the copy is whole."""
+    if len(data) != _PAGE.size:
+        return None
     *fields, crc, sequence = _PAGE.unpack(data)
     position = _new(Published, fields)
     if sequence != position.sequence or sequence == 0 or crc != crc32(data[: _BODY.size]):

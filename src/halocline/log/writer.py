@@ -47,6 +47,7 @@ from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
 from halocline.log.places import Places
+from halocline.log.promise import Promise
 from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
@@ -63,6 +64,8 @@ _new = tuple.__new__
 class Log:
     """One database's log, open for writing. `Log.start` makes one."""
 
+    promise: Promise | None = None  # where processes far away are served
+
     def __init__(
         self, files: Files, recovery: Recovery, *, options: Options, durability: Durability
     ) -> None:
@@ -75,6 +78,7 @@ class Log:
         # Where the next entry goes. Changed under the commit lock only.
         self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
         self.places = Places(self._next, [span.header for span in recovery.spans])
+        self.file_of = self.places.file_of
         self._checkpoint = recovery.checkpoint.order if recovery.checkpoint else 0
         self._sync_always = durability == "sync"
         self._unsynced_max = options.log_buffer_bytes
@@ -124,6 +128,8 @@ class Log:
         """Make sure that one entry of this payload, and a small system entry, have room. 0.2 us."""
         if self.failed is not None:
             raise self._refusal("not_committed")
+        if self.promise is not None:
+            self.promise.keep()
         if self._next.offset + payload_bytes + extra > self._size:
             self._roll(payload_bytes)
 
@@ -147,8 +153,7 @@ class Log:
                 self._checkpoint = order
             at.order = order + 1
             at.lsns[group] += 1
-            at.crc = crc
-            at.offset = end
+            at.crc, at.offset = crc, end
             mark = _new(Mark, (order, end, self._ts))
             if self._sync_always:
                 tape.pending.append((entry, offset, mark))
@@ -227,10 +232,6 @@ class Log:
         self._resume()
         self.watchers.wake_up_to(_LAST)
 
-    def file_of(self, order: int) -> int:
-        """The number of the file that holds that order, or that it would go to."""
-        return self.places.file_of(order)
-
     def truncate_before(self, file_number: int) -> None:
         """Delete whole files, oldest first (W-19), as far as a durable checkpoint allows."""
         if 0 < self._checkpoint <= self._tape.durable:
@@ -308,8 +309,7 @@ class Log:
         )
         at.offset = SECTOR
         self._seed = file_seed(fresh.number)
-        self._size = fresh.size
-        self._spare_at = fresh.size // 2
+        self._size, self._spare_at = fresh.size, fresh.size // 2
         # Async: from half of the file on the flusher makes the spare, unless it comes too late.
         self._owed_at = min(fresh.size - fresh.size // 8, self._unsynced_max)
         self.places.enter(header, self._ts)

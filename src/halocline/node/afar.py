@@ -21,9 +21,11 @@ from threading import RLock
 from typing import Any, Final, NamedTuple
 
 from halocline.checkpoint.pins import EVERYTHING
+from halocline.clock import Clock
 from halocline.errors import UsageError
 from halocline.ids import NEVER
 from halocline.log import SECTOR
+from halocline.log.published import decode_page
 from halocline.node.wire import (
     READ_BYTES_MAX,
     ListLog,
@@ -46,21 +48,54 @@ class AfarFiles:
     """`Files`, for reading only.
 
     A follower looks once (`look`) and gets the published position together with the bytes of the
-    log that are new; what it reads then, up to the next look, costs no request.
+    log that are new; what it reads then, up to the next look, costs no request. While the owner's
+    promise lasts that there will be nothing new (log/promise.py), it does not even look.
+
+    The moment in which `look` reads the clock is the one that a snapshot is of. All that was
+    visible then was visible when the promise was given, and came with it.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
+        self._clock = clock
+        self._lock = ThreadLock()
+        self._promised = 0.0
         self.looked = NOTHING
+        self.spared = 0
+        """Looks that a promise has made needless."""
         self.place = ("", 0)
         """The log file that was read last, and how far."""
 
     def look(self) -> None:
         """Ask what is new. 1 request, where page, page again and bytes were 4."""
-        path, end = self.place
-        offset = end - end % SECTOR  # a follower reads whole sectors
+        if self._promised and self._clock.elapsed() < self._promised:
+            self.spared += 1
+            return
+        path, offset = self.here()
         found: Looked = self._ask(Look(path, offset), Looked)
-        self.looked = Glance(found.page, path, offset, found.data)
+        self.learn(Glance(found.page, path, offset, found.data))
+
+    def here(self) -> tuple[str, int]:
+        """From where on a look is wanted."""
+        path, end = self.place
+        return path, end - end % SECTOR  # a follower reads whole sectors
+
+    def learn(self, glance: Glance, promised: float = 0.0) -> None:
+        """Somebody has looked; with a promise, nothing will be new until then.
+
+        Threads look at the same time, and their answers overtake each other: a glance never takes
+        the place of a newer one, or its thread would begin before what it has been shown. A promise
+        holds for newer ones as well.
+        """
+        with self._lock:
+            if not _is_older(glance.page, self.looked.page):
+                self.looked = glance
+            if promised:
+                self._promised = promised
+
+    def doubt(self) -> None:
+        """Before anything is asked: what was promised through the same exchange is over."""
+        self._promised = 0.0
 
     def open_read(self, path: str) -> AfarFile:
         """FileNotFoundError now, not at the first read."""
@@ -203,6 +238,14 @@ class Glance(NamedTuple):
 
 
 NOTHING: Final = Glance(b"", "", 0, b"")
+
+
+def _is_older(page: bytes, than: bytes) -> bool:
+    """Is the position from before the other one, of the same database? 2 us."""
+    one, other = decode_page(page), decode_page(than)
+    if one is None or other is None or one.uuid != other.uuid:
+        return False
+    return one.sequence < other.sequence
 
 
 class AfarPin:

@@ -12,10 +12,11 @@ from memory (`Core.check_writable`): either the trimmer has seen the pin, or we 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Final
+
+import msgspec
 
 from halocline.config import DURATION_MAX
 from halocline.errors import (
@@ -25,20 +26,22 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import Follower, LogGone, path_of, transactions
+from halocline.log import Follower, LogGone, transactions
+from halocline.node.lending import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.parcel import log_row, unpack
+from halocline.node.promising import CommitLooked
 from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.session import Session
 from halocline.node.wire import (
-    LOOK_BYTES_MAX,
     READ_BYTES_MAX,
     BeginDdl,
     CheckpointFacts,
     Command,
     Commit,
+    CommitLook,
     Committed,
     CreateTable,
     DropTable,
@@ -50,7 +53,6 @@ from halocline.node.wire import (
     ListLog,
     ListTables,
     Look,
-    Looked,
     Ping,
     PinSnapshot,
     Position,
@@ -63,8 +65,8 @@ from halocline.node.wire import (
     Subscribe,
     Tail,
     WaitVisible,
+    encode,
 )
-from halocline.objects.shelf import job_of
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tokens import Token
@@ -73,8 +75,6 @@ from halocline.txn import Transaction
 
 WAIT_S: Final = 1.0
 _NO_ROOM: Final = nullcontext()  # a small commit needs none: 2 us less
-_FILES: Final = re.compile(r"published|log/(\d{8,20}\.log|checkpoint)", re.ASCII)
-_OBJECTS: Final = re.compile(r"\d{1,20}/\d{1,20}-\d{1,20}\.(parquet|checkpoint)", re.ASCII)
 
 
 class Answers:
@@ -93,6 +93,7 @@ class Answers:
         self._methods: dict[type, Callable[[Owner, Session, Any], Any]] = {
             Ping: self._ping,
             Commit: self._commit,
+            CommitLook: self._commit_look,
             FindToken: self._find_token,
             WaitVisible: self._wait_visible,
             StartJob: self._start_job,
@@ -104,11 +105,11 @@ class Answers:
             DropTable: self._drop_table,
             EndDdl: self._end_ddl,
             Command: self._command,
-            ReadFile: self._read_file,
-            Look: self._look,
-            ListLog: self._list_log,
-            ReadObject: self._read_object,
-            PutObject: self._put_object,
+            ReadFile: read_file,
+            Look: look,
+            ListLog: list_log,
+            ReadObject: read_object,
+            PutObject: put_object,
             PinSnapshot: self._pin,
             ReadTail: self._read_tail,
             Subscribe: self._subscribe,
@@ -172,6 +173,10 @@ class Answers:
             core.writing.sync()
         counts = {id: job.counts() for id, job in jobs.items()}
         return Committed(commit_ts, counts) if counts else commit_ts
+
+    def _commit_look(self, owner: Owner, session: Session, request: CommitLook) -> CommitLooked:
+        """Without the look: a promise is given through an exchange only (server.py)."""
+        return CommitLooked(msgspec.Raw(encode(self._commit(owner, session, request.commit))))
 
     def log_commit(
         self, session: Session, request: Commit, nodes: Nodes
@@ -270,54 +275,7 @@ class Answers:
     def _end_ddl(self, owner: Owner, session: Session, request: EndDdl) -> None:
         session.end_ddl(request.ddl)
 
-    # Files, for those who cannot read them here.
-
-    def _read_file(self, owner: Owner, session: Session, request: ReadFile) -> bytes | None:
-        if not _FILES.fullmatch(request.path):
-            raise UsageError(f"{request.path!r} is not a file that others may read")
-        try:
-            file = owner.files.open_read(request.path)
-        except FileNotFoundError:
-            return None
-        try:
-            return file.pread(min(request.size, READ_BYTES_MAX), request.offset)
-        finally:
-            file.close()
-
-    def _look(self, owner: Owner, session: Session, request: Look) -> Looked:
-        page, position = owner.core.writing.log.published()
-        data = b""
-        if position is not None and request.path == path_of(position.file):
-            size = position.offset - request.offset
-            if 0 < size <= LOOK_BYTES_MAX:
-                data = session.read_log(owner.files, request.path, size, request.offset)
-        return Looked(page, data)
-
-    def _list_log(self, owner: Owner, session: Session, request: ListLog) -> list[str]:
-        return [name for name in owner.files.list("log") if _FILES.fullmatch(f"log/{name}")]
-
-    def _read_object(self, owner: Owner, session: Session, request: ReadObject) -> bytes | None:
-        if not _OBJECTS.fullmatch(request.key):
-            raise UsageError(f"{request.key!r} is not the key of an object")
-        size = min(request.size, READ_BYTES_MAX)
-        try:
-            return owner.core.engine.shelf.objects.read(request.key, request.offset, size)
-        except FileNotFoundError:
-            return None
-
-    def _put_object(self, owner: Owner, session: Session, request: PutObject) -> None:
-        if not _OBJECTS.fullmatch(request.key):
-            raise UsageError(f"{request.key!r} is not the key of an object")
-        core = owner.core
-        job, _ = session.job(core, job_of(request.key))
-        if job is None or job.job_id not in core.engine.jobs:
-            raise ConflictError("the job that wrote its files is not live any more")
-        if request.key.partition("/")[0] != str(job.table_id):
-            raise UsageError(f"{request.key!r} is not a file of table {job.table_id}")
-        try:
-            core.engine.shelf.objects.put(request.key, request.data)
-        except OSError as error:
-            raise UnavailableError(f"object {request.key} cannot be written: {error}") from error
+    # Following the log.
 
     def _pin(self, owner: Owner, session: Session, request: PinSnapshot) -> None:
         session.pin(owner.core, request.ts)

@@ -66,6 +66,8 @@ class Exchange:
         self._until = float("inf")
         self.late = False
         self.heard = clock.monotonic()
+        self.sent = 0.0
+        """Just before the last request went out, on the clock that never stops (`elapsed`)."""
         try:
             descriptor = flight.FlightDescriptor.for_command(hello)
             self._writer, self._reader = client.do_exchange(descriptor)
@@ -76,6 +78,7 @@ class Exchange:
     def ask(self, call: bytes, limit_s: float) -> bytes:
         """The answer. ConnectionError when it is lost: then the exchange is of no use any more."""
         self._begin(limit_s)
+        self.sent = self._clock.elapsed()
         try:
             self._writer.write_metadata(call)
             answer: bytes = self._reader.read_chunk().app_metadata.to_pybytes()

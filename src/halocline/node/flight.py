@@ -35,6 +35,7 @@ from halocline.node.exchange import (
 from halocline.node.faults import from_wire, lost_answer
 from halocline.node.grpc import direct_reads
 from halocline.node.streams import FlightStream
+from halocline.node.trust import From, Trust
 from halocline.node.wire import (
     ASK,
     READ_BYTES_MAX,
@@ -42,6 +43,7 @@ from halocline.node.wire import (
     Call,
     Command,
     Commit,
+    Done,
     Failed,
     FindToken,
     Ping,
@@ -50,6 +52,7 @@ from halocline.node.wire import (
     ReadFile,
     ReadObject,
     ReadTail,
+    Reply,
     Request,
     Returned,
     Subscribe,
@@ -102,6 +105,8 @@ class FlightLink:
         self.schema_of: Any = lambda table: None
         self.pin: Any = None
         """Told again to an owner that has forgotten us."""
+        self.trust: Trust | None = None
+        """Of those who follow the log: a commit brings them what a look would."""
         self._client = self._connect()
         self._exchanges = Exchanges(_weakly(self), clock)
         # Also for a program that forgets to close.
@@ -118,13 +123,13 @@ class FlightLink:
 
     def ask(self, request: Request, kind: Any) -> Any:
         """The owner's answer. Errors are those that the owner has met."""
-        body = encode(request)
+        body, look = self._body(request)
         until = self._clock.monotonic() + FIND_S
         while True:
             if self.closed:
                 raise UsageError(f"the database {self._uri} is closed")
             try:
-                returned = self._call(body, _limit_s(request))
+                reply = self._call(body, _limit_s(request), look)
             except OSError as error:
                 if not isinstance(error, UnheardError):
                     if isinstance(request, Commit):
@@ -135,7 +140,6 @@ class FlightLink:
                     raise UnavailableError(f"{self._uri} does not answer: {error}") from error
                 self._clock.sleep(PAUSE_S)
                 continue
-            reply = decode_reply(returned.body)
             if isinstance(reply, Failed):
                 raise from_wire(reply, self.schema_of)
             return msgspec.msgpack.decode(reply.value, type=kind)
@@ -167,21 +171,28 @@ class FlightLink:
 
     # One request.
 
-    def _call(self, body: bytes, limit_s: float) -> Returned:
+    def _body(self, request: Request) -> tuple[bytes, From | None]:
+        """The request as it is sent, and from where on it looks too, if it is a short commit."""
+        if isinstance(request, Commit) and self.trust is not None:
+            return self.trust.body(request) or (encode(request), None)
+        return encode(request), None
+
+    def _call(self, body: bytes, limit_s: float, look: From | None) -> Reply:
         """UnheardError when it was not sent, another OSError when its answer is lost."""
         if len(body) > ALONE_BYTES:
-            return self._call_alone(body, limit_s)
+            return self._call_alone(body, limit_s, look)
         try:
             exchange = self._exchanges.take()
         except NoExchangeError:
-            return self._call_alone(body, limit_s)
+            return self._call_alone(body, limit_s, look)
         try:
-            answer = exchange.ask(self._encoded(body), limit_s)
-            returned = _returned(answer)
+            self._doubt()  # see trust.py for when
+            returned = _returned(exchange.ask(self._encoded(body), limit_s))
+            reply = self._read(returned, look, exchange.sent)
         except NoExchangeError:
             self._exchanges.drop(exchange)
             self._exchanges.refused()
-            return self._call_alone(body, limit_s)
+            return self._call_alone(body, limit_s, look)
         except UnheardError:
             self._exchanges.drop(exchange)
             self._exchanges.drop_idle()  # they led to the same server
@@ -190,19 +201,35 @@ class FlightLink:
             self._exchanges.drop(exchange)
             raise
         self._exchanges.put(exchange)
-        return self._heard(returned)
+        self._heard(returned)
+        return reply
 
-    def _call_alone(self, body: bytes, limit_s: float) -> Returned:
+    def _call_alone(self, body: bytes, limit_s: float, look: From | None) -> Reply:
         from pyarrow import flight
 
         client = self._client
+        self._doubt()
         try:
-            return self._heard(_act(client, self._encoded(body), limit_s))
+            returned = self._heard(_act(client, self._encoded(body), limit_s))
         except flight.FlightTimedOutError as error:
             self._renew(client)
             raise ConnectionResetError(f"no answer within {limit_s:.0f} s") from error
         except flight.FlightError as error:
             raise ConnectionResetError(str(error)) from error
+        return self._read(returned, look)
+
+    def _read(self, returned: Returned, look: From | None, sent: float = 0.0) -> Reply:
+        try:
+            reply: Reply = decode_reply(returned.body)
+            if look is None or isinstance(reply, Failed) or self.trust is None:
+                return reply
+            return Done(self.trust.read(reply.value, look, sent))
+        except msgspec.MsgspecError as error:
+            raise ConnectionResetError(str(error)) from error
+
+    def _doubt(self) -> None:
+        if self.trust is not None:
+            self.trust.doubt()
 
     def begin_exchange(self) -> Exchange:
         """A connection and an exchange. A Ping comes first: calls have deadlines, exchanges not."""
@@ -230,6 +257,8 @@ class FlightLink:
 
     def _heard(self, returned: Returned) -> Returned:
         """Keep the session; whoever has forgotten us is told again what is still read here."""
+        if self.epoch != returned.epoch:
+            self._doubt()
         self.epoch = returned.epoch
         if returned.session in (self._session, 0):
             return returned

@@ -42,6 +42,7 @@ from halocline.node.faults import to_wire
 from halocline.node.grpc import direct_reads
 from halocline.node.limits import read_request
 from halocline.node.owner import Owner
+from halocline.node.promising import commit_look, promise_of
 from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.visitors import EXCHANGES_MAX, SENDS, WAITS, WORKS, Visitor, Visitors
@@ -52,6 +53,7 @@ from halocline.node.wire import (
     READS,
     VERSION,
     Call,
+    CommitLook,
     Done,
     Reply,
     Request,
@@ -98,6 +100,7 @@ class Server:
         self._answers = Answers(weakref.ref(owner), sync=sync)
         self._epoch = epoch
         self._clock = SystemClock()
+        self._promise = promise_of(owner.core.writing, self._clock)
         self._lock = threading.Lock()
         self._sessions: dict[int, tuple[Session, float]] = {}
         self._numbers = count((epoch << 32) + (1 << 31))
@@ -134,14 +137,21 @@ class Server:
         """One call; every error is part of the answer."""
         return self._answer(body)[1]
 
-    def _answer(self, body: bytes) -> tuple[int, bytes]:
-        """The session, 0 for one that was not let in, and the answer."""
+    def _answer(self, body: bytes, since: float | None = None) -> tuple[int, bytes]:
+        """The session, 0 for one that was not let in, and the answer.
+
+        `since`: when it came, through an exchange.
+        """
         number = 0
         try:
             role, call = self._admit(body)
             session = self._session(call.session)
             number = session.number
-            value = self._answers.answer(session, _request(role, call))
+            request = _request(role, call)
+            if since is not None and isinstance(request, CommitLook):
+                value = commit_look(self._answers, session, request, self._promise, since)
+            else:
+                value = self._answers.answer(session, request)
             return number, self._returned(number, value)
         except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
             return number, self._returned(number, error)
@@ -151,16 +161,22 @@ class Server:
         # Before anything else is read: what comes may be Arrow, which unpacks itself.
         self._admit(hello)
         with self.visitors.visit(peer) as visitor:
-            while (body := _received(reader)) is not None:
-                if body == NIL:
-                    continue
-                visitor.turn(WORKS)
-                number, answer = self._converse(visitor, body)
-                visitor.turn(SENDS)
-                writer.write_metadata(answer)
-                if not number or self._stopping:
-                    return
-                visitor.turn(WAITS)
+            try:
+                self._talk(visitor, reader, writer)
+            finally:
+                self._promise.leave()
+
+    def _talk(self, visitor: Visitor, reader: Any, writer: Any) -> None:
+        while (body := _received(reader)) is not None:
+            if body == NIL:
+                continue
+            visitor.turn(WORKS)
+            number, answer = self._converse(visitor, body)
+            visitor.turn(SENDS)
+            writer.write_metadata(answer)
+            if not number or self._stopping:
+                return
+            visitor.turn(WAITS)
 
     def _converse(self, visitor: Visitor, body: bytes) -> tuple[int, bytes]:
         if self._stopping:
@@ -168,7 +184,7 @@ class Server:
         if not visitor.calls and len(self.visitors) > EXCHANGES_MAX:
             return 0, NIL
         visitor.calls += 1
-        return self._answer(body)
+        return self._answer(body, visitor.since)
 
     def push(self, body: bytes, peer: str) -> Iterator[bytes]:
         """The replies to a subscription; an error is the last of them."""

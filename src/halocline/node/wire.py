@@ -83,6 +83,14 @@ class Commit(Message, frozen=True, tag="commit"):
     objects: tuple[ObjectNotes, ...] = ()
 
 
+class CommitLook(Message, frozen=True, tag="commit_look"):
+    """A short Commit, and a Look at what is new once it is there: promising.py."""
+
+    commit: Commit
+    path: Name
+    offset: U63
+
+
 class FindToken(Message, frozen=True, tag="token"):
     """The commit_ts of a token, 0 when it is not known."""
 
@@ -251,6 +259,7 @@ class Command(Message, frozen=True, tag="command"):
 Request: TypeAlias = (
     Ping
     | Commit
+    | CommitLook
     | FindToken
     | WaitVisible
     | StartJob
