@@ -33,7 +33,7 @@ from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.maintenance import Maintenance
 from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
 from halocline.node.afar import AfarPin, Fetched
-from halocline.node.ahead import AheadTransaction, CatchUp
+from halocline.node.ahead import AheadTransaction, CatchUp, catch_up_alone
 from halocline.node.answers import Answers
 from halocline.node.session import Session
 from halocline.node.streams import Stream
@@ -88,7 +88,7 @@ class Membership(Maintenance):
         self._l0_bytes = l0_bytes
         self._swap = ThreadLock()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._caught_up: CatchUp = weakly(self, Membership._catch_up)
+        self._caught_up: CatchUp = weakly(self, Membership._catch_up, catch_up_alone)
         with readable(self.path):
             if self._afar is not None:
                 self._link = None if self.read_only else self._afar
@@ -322,14 +322,16 @@ class Membership(Maintenance):
             # First a pin, which may be older than the snapshot, then a look at what is newest, the
             # floor included: GC looks in the other order.
             txn = AheadTransaction(core, core.newest_ts())
-            if reader is not None and not reader.is_current() and core.engine is reader.engine:
-                if txn.try_ahead(reader, self._caught_up):
+            try:
+                if reader is not None and not reader.is_current() and core.engine is reader.engine:
+                    if txn.try_ahead(reader, self._caught_up):
+                        return txn
+                self._refresh()
+                if core is self._core and txn.move_on(core.newest_ts()):
                     return txn
-            self._refresh()
-            if core is self._core:
-                txn.snapshot = core.newest_ts()
-                if txn.snapshot >= max(core.engine.floor, core.write_floor):
-                    return txn
+            except BaseException:
+                txn.rollback()  # whoever keeps the error keeps the transaction, but not its pin
+                raise
             txn.rollback()
 
     def _catch_up(self, reader: Reader, core: Core) -> Core:
@@ -338,8 +340,7 @@ class Membership(Maintenance):
             self._refresh()
             if self._reader is reader:
                 return self._core
-        reader.refresh()  # this process has become the owner, with a state of its own
-        return core if reader.engine is core.engine else core.renewed(reader.engine)
+        return catch_up_alone(reader, core)
 
     def _schema_of(self, table: str) -> Schema | None:
         entry = self._core.catalog.table(table, self._core.engine.last_ts)

@@ -9,12 +9,14 @@ from typing import Any
 from halocline.errors import UnavailableError
 
 
-def weakly(owner: Any, method: Any) -> Any:
-    """The method, without keeping its owner in memory."""
+def weakly(owner: Any, method: Any, otherwise: Any = None) -> Any:
+    """The method, without keeping its owner in memory; what to do when that is gone."""
     ref = weakref.ref(owner)
 
     def call(*arguments: Any) -> Any:
         found = ref()
+        if found is None and otherwise is not None:
+            return otherwise(*arguments)
         if found is None:
             raise UnavailableError("the database is closed")
         return method(found, *arguments)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import gc
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +16,11 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.log.recent import GENERAL, PLACES, RECENT_PATH, RecentKeys, RecentPage, place_of
+from halocline.checkpoint.pins import read_pins
+from halocline.ids import NEVER
+from halocline.log.recent import DIRECTORY, GENERAL, PLACES, RecentKeys, RecentPage, place_of
 from halocline.node.ahead import AheadTransaction
+from halocline.opening import Reader
 from halocline.store import LocalFiles
 from halocline.store.faulty import FaultyFiles
 
@@ -397,8 +403,14 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return FaultyFiles() if request.param == "memory" else LocalFiles(tmp_path)
 
 
+def keys_of(files: Any, epoch: int, ts: int) -> RecentKeys:
+    keys = RecentKeys(files, UUID, epoch)
+    keys.begin(ts)
+    return keys
+
+
 def test_a_place_is_never_older_than_its_key(files: Any) -> None:
-    keys, page = RecentKeys(files, UUID, 3, 10), RecentPage(files)
+    keys, page = keys_of(files, 3, 10), RecentPage(files)
     place = place_of(1, 7)
     assert not page.may_be_newer(UUID, 3, 10, place)
     keys.put(11, place)
@@ -412,33 +424,143 @@ def test_a_place_is_never_older_than_its_key(files: Any) -> None:
 
 def test_what_is_not_known_may_be_newer(files: Any) -> None:
     assert RecentPage(files).may_be_newer(UUID, 3, 10, 0)  # nobody notes anything
-    RecentKeys(files, UUID, 3, 10)
+    keys_of(files, 3, 10)
     page = RecentPage(files)
     assert not page.may_be_newer(UUID, 3, 10, 0)
     assert page.may_be_newer(UUID, 3, 9, 0)  # noted from 10 on
     assert page.may_be_newer(UUID, 3, 10, GENERAL)
     assert page.may_be_newer(UUID, 4, 10, 0)  # of another epoch
     assert RecentPage(files).may_be_newer(bytes(16), 3, 10, 0)  # of another database
+    RecentKeys(files, UUID, 5)
+    assert RecentPage(files).may_be_newer(UUID, 5, 10, 0)  # it has not begun
 
 
-def test_the_next_owner_goes_on_in_the_same_file(files: Any) -> None:
-    RecentKeys(files, UUID, 3, 10).put(11, 5)
+def test_every_owner_has_a_file_of_its_own(files: Any) -> None:
+    """One that has lost its lock without knowing it writes where nobody looks any more."""
+    before = keys_of(files, 3, 10)
     page = RecentPage(files)
-    assert page.may_be_newer(UUID, 3, 10, 5)
-    after = RecentKeys(files, UUID, 4, 1000)
-    assert page.may_be_newer(UUID, 3, 10, 6)
-    assert not page.may_be_newer(UUID, 4, 1000, 5)
+    assert not page.may_be_newer(UUID, 3, 10, 5)
+    after = keys_of(files, 4, 1000)
+    assert files.list(DIRECTORY) == ["4.keys"]
     after.put(1001, 5)
+    after.put(1002, GENERAL)
+    before.put(11, 5)
+    before.put(12, GENERAL)
     assert page.may_be_newer(UUID, 4, 1000, 5)
+    assert page.may_be_newer(UUID, 4, 1001, 6)
+    assert not page.may_be_newer(UUID, 4, 1002, 5)
+
+
+def test_a_file_that_comes_late_is_found(files: Any) -> None:
+    page = RecentPage(files)
+    assert page.may_be_newer(UUID, 3, 10, 0)
+    keys_of(files, 3, 10)
+    assert not all(page.may_be_newer(UUID, 3, 10, 0) for _ in range(1000))
 
 
 def test_a_file_of_something_else_is_not_believed(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
-    RecentKeys(files, UUID, 3, 10)
-    data = (tmp_path / RECENT_PATH).read_bytes()
+    keys_of(files, 3, 10)
+    path = tmp_path / DIRECTORY / "3.keys"
+    data = path.read_bytes()
     for content in (data[:-1], b"", b"X" + data[1:], bytes(len(data))):
-        (tmp_path / RECENT_PATH).write_bytes(content)
+        path.unlink()
+        path.write_bytes(content)
         assert RecentPage(files).may_be_newer(UUID, 3, 10, 0)
+
+
+def test_a_place_that_changes_is_never_seen_as_anything_else(tmp_path: Path) -> None:
+    """Another process looks at it, all the time."""
+    files = LocalFiles(tmp_path)
+    keys = keys_of(files, 3, 10)
+    keys.put(1 << 40, 7)
+    keys.put(1 << 40, GENERAL)
+    looker = f"""
+from halocline.log.recent import _FIRST, _GENERAL, RecentPage
+from halocline.store import LocalFiles
+page = RecentPage(LocalFiles({str(tmp_path)!r}))
+assert page.may_be_newer({UUID!r}, 3, 10, 7)
+print("ready", flush=True)
+for _ in range(300_000):
+    assert page._numbers[_FIRST + 7] >= 1 << 40
+    assert page._numbers[_GENERAL] >= 1 << 40
+"""
+    pipe = subprocess.PIPE
+    child = subprocess.Popen([sys.executable, "-c", looker], stdout=pipe, stderr=pipe, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    ts = 1 << 40
+    while child.poll() is None:
+        for _ in range(1000):
+            ts += 1
+            keys.put(ts, 7)
+            keys.put(ts, GENERAL)
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 0, errors
+
+
+def test_the_owner_looks_once_more(
+    owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the page says: no key is ever live twice."""
+    put(owner, 1)
+    monkeypatch.setattr(RecentPage, "may_be_newer", lambda *_: False)
+    txn = node.begin()
+    txn.insert("t", {"id": 1, "v": 9})
+    with pytest.raises(hc.DuplicateKeyError):
+        txn.commit()
+    assert rows(owner) == {1: 0}
+
+
+def test_a_table_that_was_made_again_has_its_new_columns(
+    owner: hc.Database, node: hc.Database
+) -> None:
+    owner.drop_table("u")
+    owner.create_table("u", {"id": int, "other": str}, "id")
+    with node.begin() as txn:
+        assert is_ahead(txn)
+        txn.insert("u", {"id": 1, "other": "x"})
+    with owner.begin() as txn:
+        assert txn.get("u", 1) == {"id": 1, "other": "x"}
+
+
+def test_a_transaction_outlives_a_database_that_was_forgotten(owner: hc.Database) -> None:
+    node = hc.open(owner.path, options=OPTIONS)
+    assert rows(node) == {}
+    put(owner, 1)
+    txn = node.begin()
+    assert is_ahead(txn)
+    link = node._link
+    del node
+    gc.collect()
+    assert txn.get("t", 1) == {"id": 1, "v": 0}
+    assert link is not None
+    link.close()
+
+
+def test_who_was_idle_for_long_does_not_pin_the_past(owner: hc.Database, node: hc.Database) -> None:
+    for key in range(700):
+        put(owner, key)
+    txn = node.begin()
+    (pin,) = read_pins(node.files)
+    assert pin.ts == txn.snapshot == owner.visible_ts
+    txn.rollback()
+
+
+def test_an_error_in_begin_leaves_no_pin(
+    owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(owner, 1)
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "ahead", fail)
+        with pytest.raises(OSError, match="no") as caught:
+            node.begin()
+    assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
+    del caught
 
 
 def test_without_room_nobody_is_told(owner: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:

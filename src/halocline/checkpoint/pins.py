@@ -131,6 +131,8 @@ class Pins(dict[int, int]):
         super().__init__()
         self._file = file
         self._stays: PinFile | None = file if isinstance(file, PinFile) else None
+        self._counts = False
+        """Does the page say for certain that it counts?"""
         # Not a plain Lock: a transaction that the collector finds gives up its pin in the middle
         # of anything, our own publishing included.
         self._turn = RLock()
@@ -149,8 +151,9 @@ class Pins(dict[int, int]):
             dict.__setitem__(self, holder, ts)
             if not 0 <= ts - self._said < LAG_MAX or self._said < 0 or before == self._said:
                 self._publish()  # otherwise an older one covers it
-            elif self._stays is not None and len(self) == 1:
+            elif self._stays is not None and not self._counts:
                 self._stays.read(True)
+                self._counts = True
 
     def __delitem__(self, holder: int) -> None:
         with self._turn:
@@ -164,6 +167,7 @@ class Pins(dict[int, int]):
             # The page says nothing of others; of one whose end Ctrl-C broke off, until all have
             # ended.
             if not self and self._stays is not None and not self._opening and self._said >= 0:
+                self._counts = False
                 self._stays.read(False)
             elif not self or self._said < 0 or (found is not None and found < self._said + LAG_MAX):
                 self._publish()
@@ -204,8 +208,9 @@ class Pins(dict[int, int]):
                 self._said = -1
                 self._file.write(oldest)
                 self._said = oldest
-            if self._stays is not None:
+            if self._stays is not None and not self._counts:
                 self._stays.read(True)
+                self._counts = True
             if len(self) == len(pinned):
                 return
 

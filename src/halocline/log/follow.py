@@ -157,10 +157,11 @@ class Follower:
         return self._position() is not None
 
     def close(self) -> None:
-        """Let go of the log. Not needed for correctness: nothing is locked."""
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        """Let go of the log. Not needed for correctness: nothing is locked.
+
+        The page goes with the last thread that looks at it.
+        """
+        self._page = None
         self._let_go()
 
     def _position(self) -> Published | None:

@@ -18,7 +18,7 @@ Why it is right
   commit is read first, the state last, so what another thread folds meanwhile is in one of the two.
 - The pin was published before the position was read, and is not above it. The owner publishes a
   floor before it reads the pins: so the floor is not above the snapshot, or it stays below the pin.
-- Should a place be wrong all the same, the owner finds the duplicate, at the commit.
+- The owner looks once more, among what is in memory (`parcel.log_row`): what is new is there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from halocline.errors import HaloclineError, UnavailableError
 from halocline.log.published import Published
 from halocline.log.recent import place_of
 from halocline.read.point import find
@@ -54,6 +55,12 @@ class AheadTransaction(Transaction):
         self.snapshot = max(self.snapshot, position.visible_ts)
         self._fresh = False
         return True
+
+    def move_on(self, newest: int) -> bool:
+        """To the newest snapshot that is folded; False if even that is too old by now."""
+        if newest != self.snapshot:
+            self.snapshot = self._core.pins[id(self)] = newest
+        return newest >= max(self._core.engine.floor, self._core.write_floor)
 
     def insert(self, table: str, rows: Any) -> int:
         if self._ahead is not None:
@@ -106,7 +113,10 @@ class AheadTransaction(Transaction):
         state = self._core.state_of(table, self.snapshot)
         if state is None or state.key_of is None or self._state != "open":
             return False
-        row = state.schema.row(values)
+        try:
+            row = state.schema.row(values)
+        except HaloclineError:
+            return False  # the table may have another schema by now: it is asked again
         key = state.key_of(row)
         place, folded = place_of(state.table_id, key), self._core.engine.last_ts
         if self._recent.may_be_newer(self._ahead.uuid, self._ahead.epoch, folded, place):
@@ -122,3 +132,13 @@ class AheadTransaction(Transaction):
         self._core = self._fold(self._reader, self._core)
         self._ahead = None
         self._fresh = self._single is None and self._state == "open"
+
+
+def catch_up_alone(reader: Reader, core: Core) -> Core:
+    """For a transaction whose process has become the owner, with a state of its own, or whose
+    database was forgotten."""
+    try:
+        reader.refresh()
+    except OSError as error:
+        raise UnavailableError(f"the log cannot be read: {error}") from error
+    return core if reader.engine is core.engine else core.renewed(reader.engine)

@@ -27,13 +27,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.errors import ConflictError, CorruptionError, UsageError
+from halocline.errors import ConflictError, CorruptionError, DuplicateKeyError, UsageError
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.node.limits import Nodes, read_record
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
+from halocline.read.point import find_near
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.onerow import read_row
 from halocline.rows.reshape import KINDS as OBJECT_NODES
@@ -142,6 +143,9 @@ def log_row(core: Core, commit: Commit) -> tuple[int, TableState]:
     single = _row(core.engine.tables, commit.record)
     if single is None:
         single = _single(core.engine.tables, *_only(read_record(commit.record)[0]))
+    state, key, _, target, _ = single
+    if not target and find_near(state, key, commit.snapshot):
+        raise DuplicateKeyError(state.entry.name, [key])  # see node/ahead.py
     pin = object()
     core.pins[id(pin)] = commit.snapshot
     try:

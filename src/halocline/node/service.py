@@ -192,9 +192,11 @@ class Service:
         committer = None if owner is None else owner.core.committer
         if owner is None or committer is None or committer.noted is not None:
             return
-        with committer.lock, suppress(OSError, CorruptionError):  # no room: they go without
-            log, ts = committer.log, committer.next_ts - 1
-            committer.noted = RecentKeys(owner.files, log.uuid, log.epoch, ts)
+        with suppress(OSError, CorruptionError):  # no room: they go without
+            keys = RecentKeys(owner.files, committer.log.uuid, committer.log.epoch)
+            with committer.lock:
+                keys.begin(committer.next_ts - 1)
+                committer.noted = keys
 
     # Sessions. The first two with the lock held.
 
