@@ -126,7 +126,7 @@ class Membership(Maintenance):
             raise
         remote = None
         if link is not None:
-            tail = Tail(weakly(self, Membership._followed), link, self._clock)
+            tail = Tail(weakly(self, lambda own: own.visible_ts), link, self._clock)
             remote = Remote(reader.engine, link, tail, self._clock)
             self._log = remote.log
         self._core = Core(reader.engine, remote, self._duck, self._clock, pins)
@@ -176,6 +176,7 @@ class Membership(Maintenance):
             lock.release()
             raise
         committer, self._checkpoints = started
+        self._numbers = count((committer.log.epoch << 32) + (1 << 31))
         core = Core(committer.engine, committer, self._duck, self._clock)
         if serve:
             files = self._files
@@ -239,6 +240,7 @@ class Membership(Maintenance):
             read_token=read_token,
             tls=tls,
             sync=self._durability != "sync",
+            numbers=self._numbers,
         )
         return self._server
 
@@ -288,10 +290,6 @@ class Membership(Maintenance):
             self._refresh()
         return self._core.newest_ts()
 
-    def _followed(self) -> int:
-        self._refresh()
-        return self._core.newest_ts()
-
     def _refresh(self) -> None:
         """Whoever is not the owner folds what the owner has published meanwhile."""
         reader = self._reader
@@ -317,17 +315,21 @@ class Membership(Maintenance):
         """A transaction that may write, prepared here and committed by the owner."""
         assert self._link is not None
         self._link.wake()
+        pin = None if self._afar is None else self._afar.pin
         while True:
             core, reader = self._core, self._reader
             # First a pin, which may be older than the snapshot, then a look at what is newest, the
             # floor included: GC looks in the other order.
             txn = AheadTransaction(core, core.newest_ts())
+            told = 0 if pin is None else pin.times
             try:
                 if reader is not None and not reader.is_current() and core.engine is reader.engine:
                     if txn.try_ahead(reader, self._caught_up):
                         return txn
                 self._refresh()
-                if core is self._core and txn.move_on(core.newest_ts()):
+                # A pin that had to be told anew, to a server that had forgotten us, came too late.
+                in_time = pin is None or pin.times == told
+                if in_time and core is self._core and txn.move_on(core.newest_ts()):
                     return txn
             except BaseException:
                 txn.rollback()  # whoever keeps the error keeps the transaction, but not its pin

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
+from halocline.ids import NEVER
 from halocline.node import Server, wire
+from halocline.node.afar import AfarPin
 from halocline.node.grpc import direct_reads
 from halocline.node.wire import Call, encode
 
@@ -164,6 +166,81 @@ def test_a_lease_that_is_over_ends_a_session(owner: hc.Database, server: Server)
             txn.insert("t", {"id": 77, "v": 0})
         old.rollback()
     assert owner.table("t").count() == 6
+
+
+def test_a_server_that_stops_ends_its_sessions(owner: hc.Database, server: Server) -> None:
+    with hc.connect(server.uri, server.token, options=OPTIONS) as db:
+        reads, drops = db.begin(), db.begin()
+        drops.drop_table("t")
+        assert owner._core.pins
+        server.stop()
+        assert not owner._core.pins
+        owner.drop_table("t")  # nobody is dropping it any more
+        owner.create_table("t", {"id": int, "v": int}, "id")
+        del reads, drops
+
+
+def test_the_next_server_gives_no_number_again(owner: hc.Database) -> None:
+    """A transaction from before must not be taken for somebody else's."""
+    owner.create_table("u", {"id": int}, "id")
+    first = owner.serve(token="k" * 32)
+    port = int(first.uri.rpartition(":")[2])
+    with hc.connect(first.uri, first.token, options=OPTIONS) as one:
+        mine = one.begin()
+        mine.drop_table("t")
+        again = owner.serve(port=port, token=first.token)
+        with hc.connect(again.uri, again.token, options=OPTIONS) as two:
+            theirs = two.begin()
+            theirs.drop_table("u")
+            with pytest.raises(hc.ConflictError, match="not open any more"):
+                mine.commit()
+            theirs.rollback()
+            with one.begin() as txn, two.begin() as other:
+                assert txn.get("t", 1) == other.get("t", 1) == {"id": 1, "v": 1}
+                assert len(owner._core.pins) == 2
+    assert owner.tables() == ["t", "u"]
+
+
+def test_a_token_for_reading_opens_no_session_of_a_writer(
+    owner: hc.Database, server: Server
+) -> None:
+    with hc.connect(server.uri, server.token, options=OPTIONS) as db:
+        txn = db.begin()
+        pins = dict(owner._core.pins)
+        assert db._afar is not None
+        number = db._afar._session
+        ask(server, wire.PinSnapshot(NEVER), token=b"only looking", session=number)
+        assert dict(owner._core.pins) == pins
+        txn.rollback()
+
+
+def test_a_pin_that_was_told_too_late_is_not_begun_with(
+    owner: hc.Database, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server had forgotten us, and GC went on before it was told again what is read here."""
+    owner.keep_for(0)
+    with hc.connect(server.uri, server.token, options=OPTIONS) as db:
+        with db.begin() as txn:
+            txn.tables()
+        tell = AfarPin.tell
+        late: list[int] = []
+
+        def tell_late(pin: AfarPin) -> None:
+            if not late:
+                late.append(1)
+                for key in range(100, 105):
+                    with owner.begin() as other:
+                        other.insert("t", {"id": key, "v": 0})
+                owner.gc()
+            tell(pin)
+
+        server.reap(float("inf"))
+        monkeypatch.setattr(AfarPin, "tell", tell_late)
+        with db.begin() as txn:
+            assert txn.snapshot >= owner.floor
+            txn.insert("t", {"id": 7, "v": 7})
+        assert late
+    assert owner.table("t").count() == 11
 
 
 def test_a_server_that_is_gone(

@@ -110,13 +110,14 @@ class Collector:
             if engine.retention_us == retention_us:
                 return
             committer.check_running()
-            engine.retention_us = retention_us
             node = encode_system(FloorNode(floor=engine.floor, retention_us=retention_us))
             try:
                 order = committer.append_system(FLOOR, node)
             except UnavailableError:
                 # A full disk: GC may free it, by the new time. The next checkpoint writes it down.
+                engine.retention_us = retention_us
                 return
+            engine.retention_us = retention_us
         committer.log.sync(order)
 
     def horizon(self) -> int:

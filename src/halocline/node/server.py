@@ -27,7 +27,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -88,7 +88,10 @@ class Server:
         read_token: str | None,
         tls: tuple[bytes, bytes] | None,
         sync: bool,
+        numbers: Iterator[int],
     ) -> None:
+        """`numbers` are for sessions and catalog transactions: none is ever given twice, by the
+        next server of this owner neither."""
         if not is_loopback(host) and (tls is None or token is None):
             raise UsageError(
                 f"{host} can be reached from elsewhere: give tls_cert=, tls_key= and token="
@@ -103,7 +106,7 @@ class Server:
         self._promise = promise_of(owner.core.writing, self._clock)
         self._lock = threading.Lock()
         self._sessions: dict[int, tuple[Session, float]] = {}
-        self._numbers = count((epoch << 32) + (1 << 31))
+        self._numbers = numbers
         self._peers: dict[Feed, str] = {}
         """Who gets what is pushed."""
         self.visitors = Visitors(self._clock)
@@ -127,6 +130,7 @@ class Server:
             self._server.shutdown()  # waits for all; the reaper lets those go who are silent
             self._stopped = True
             self._reaper.join()
+            self.reap(inf)  # nobody can come back to one of them
             self._at_exit.detach()
 
     def _forgotten(self, pid: int) -> None:
@@ -145,7 +149,7 @@ class Server:
         number = 0
         try:
             role, call = self._admit(body)
-            session = self._session(call.session)
+            session = self._session(call.session, role)
             number = session.number
             request = _request(role, call)
             if since is not None and isinstance(request, CommitLook):
@@ -233,18 +237,19 @@ class Server:
                 found = role
         return found
 
-    def _session(self, number: int) -> Session:
-        """A session whose lease is renewed; a new one for a number that is not known any more."""
+    def _session(self, number: int, role: str) -> Session:
+        """A session whose lease is renewed; a new one for a number that is not known any more, or
+        is that of somebody with another token."""
         until = self._clock.monotonic() + LEASE_S
         with self._lock:
             session, _ = self._sessions.get(number, (None, 0.0))
-            if session is None:
+            if session is None or session.role != role:
                 if len(self._sessions) >= SESSIONS_MAX:
                     text = (
                         f"the server has {SESSIONS_MAX} sessions already: close one, or try later"
                     )
                     raise UnavailableError(text)
-                session = Session(next(self._numbers), self._numbers)
+                session = Session(next(self._numbers), self._numbers, role)
             self._sessions[session.number] = (session, until)
             return session
 

@@ -30,9 +30,10 @@ OPEN_MAX: Final = 1000
 class Session:
     """Jobs and catalog transactions of one client."""
 
-    def __init__(self, number: int, numbers: Iterator[int]) -> None:
+    def __init__(self, number: int, numbers: Iterator[int], role: str = "write") -> None:
         """`numbers` are given to catalog transactions: none of them is ever given twice."""
         self.number = number
+        self.role = role
         self._numbers = numbers
         self.connections = 1
         self._lock = Lock()
