@@ -293,6 +293,18 @@ def test_commits_of_one_moment_share_a_sync(
     assert keys(db) == list(range(8))
 
 
+def test_who_hangs_up_behind_a_commit_is_answered_first(db: hc.Database) -> None:
+    """As all do whom a closing owner has cut off: their commits are not to be left in doubt."""
+    with caller(db), caller(db):
+        for key in range(20):
+            with caller(db) as channel:
+                channel.sock.sendall(insert(db, key))
+                channel.sock.shutdown(socket.SHUT_WR)
+                assert said(channel)[0] == "done"
+                assert channel.receive(1 << 20) is None
+    assert keys(db) == list(range(20))
+
+
 def test_a_log_that_fails_leaves_all_outcomes_open(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

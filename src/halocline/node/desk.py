@@ -201,7 +201,9 @@ class Desk:
         again: list[int] = []
         self._hear_all(ear, ready, logged, again)
         if logged and len(self._seats) > len(logged):  # who has come meanwhile shares the sync
-            self._hear_all(ear, [number for number, _ in self._look() or ()], logged, again)
+            owed = {seat.number for seat, *_ in logged}  # if they hang up, then after the answer
+            late = [number for number, _ in self._look() or () if number not in owed]
+            self._hear_all(ear, late, logged, again)
         if logged:
             self._settle(logged)
         return again
@@ -311,7 +313,7 @@ class Desk:
             self._dismiss(seat)
             return
         if rest:
-            self._put_aside(seat, partial(_send_rest, rest))
+            self._put_aside(seat, lambda seat: seat.channel.sock.sendall(rest))
 
     # Aside.
 
@@ -390,10 +392,6 @@ def _note(error: Exception) -> None:
     """A connection that ends is no news; a bug of ours is."""
     if not isinstance(error, OSError):
         _logger.error("a connection of another process failed", exc_info=error)
-
-
-def _send_rest(data: bytes, seat: Seat) -> None:
-    seat.channel.sock.sendall(data)
 
 
 def _done(value: Any) -> Done:
