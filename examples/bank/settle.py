@@ -32,7 +32,8 @@ MOVE_SECONDS_MAX = 15.0
 """However short the chapter, it lasts until an object has come; on a slow machine not for ever."""
 COMPACT_SECONDS_MAX = 10.0
 SNAPSHOT = "half-time"
-RETENTION = "100ms"
+RETENTION_SECONDS = 0.1
+RETENTION = f"{RETENTION_SECONDS * 1e3:.0f}ms"
 """Nothing old is kept but what somebody holds: so one sees what a named snapshot does."""
 WIDTHS = (-10, 8, 12, 9, 7, 7, 10, 11, 10)
 HEAD = ["", "in L0", "tombstones", "objects", "depth", "dead", "files", "to replay", "took"]
@@ -165,6 +166,7 @@ def _tidy(screen: Screen, report: Report, db: hc.Database, half: Sum) -> list[ch
         step("compact", lambda: _compact(screen, db))
         panels.append(chart.Panel(title="After", boxes=_boxes(db)))
         step("checkpoint", db.checkpoint)
+        screen.pause(RETENTION_SECONDS)  # from now on only its name keeps the snapshot
         kept = step("gc", db.gc)
         with db.begin(at=SNAPSHOT) as past:
             again, ts = orders.add_up(past), past.snapshot
