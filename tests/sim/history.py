@@ -25,6 +25,7 @@ from halocline import Database, Options
 from halocline.clock import ManualClock
 from halocline.store import Files
 from halocline.store.faulty import FaultyFiles
+from halocline.txn.together import commit_inserts
 
 TINY = Options(
     page_rows=4,
@@ -191,7 +192,7 @@ class Life:
         """Token -> the commit that brought it."""
         self.rowids: dict[int, int] = {}
         """Table id -> first RowID that nobody can have seen."""
-        self.floor = 0
+        self.floor = self.together = 0
         self.highest = 0
         """The newest timestamp that anybody has seen."""
         self.recovered = 0
@@ -256,6 +257,32 @@ class Life:
         self.highest = txn.commit_ts
         self.stamps.append(txn.commit_ts)
         self.acked_at.append(len(getattr(self.files, "operations", ())))
+        self._note_rowids()
+
+    def commit_together(self, table: str, *rows: tuple[Any, ...]) -> None:
+        """A commit for each row, as the owner makes them of what others bring at one moment."""
+        assert self.db is not None
+        self.clock.advance(0.001)
+        for row in rows:
+            state = copy.deepcopy(self.states[-1])
+            apply_to_model(state, insert(table, row))
+            self.states.append(state)
+        core = self.db.core
+        (home,) = [one for one in core.engine.tables.values() if one.entry.name == table]
+        made = [home.schema.row(dict(zip(_names(table), row, strict=True))) for row in rows]
+        stamps = commit_inserts(core.writing, home, [self.db.visible_ts] * len(rows), made)
+        if not any(stamps):  # timestamps or RowIDs have to be promised first
+            del self.states[-len(rows) :]
+            for row in rows:
+                self.commit(insert(table, row))
+            return
+        core.writing.wait()
+        assert stamps == list(range(stamps[0], stamps[0] + len(rows)))
+        assert stamps[0] > self.highest, f"{stamps[0]} after {self.highest} was seen"
+        self.highest = stamps[-1]
+        self.stamps += stamps
+        self.acked_at += [len(getattr(self.files, "operations", ()))] * len(rows)
+        self.together += 1
         self._note_rowids()
 
     def commit_again(self, token: str, *changes: Change) -> None:
@@ -356,6 +383,7 @@ def script(life: Life) -> None:
     life.roll_back(insert("accounts", (99, "nobody", 0)), drop("ledger"))
     life.commit(bulk_insert("accounts", *[(n, f"bulk {n}", n) for n in range(10, 22)]))
     life.commit(create("notes"), insert("notes", (1, "a", b"\1"), (1, "b", bytes(600))))
+    life.commit_together("notes", (3, "a", b"\1"), (3, "b", bytes(600)), (3, "c", b""))
     life.commit(insert("ledger", (3, "once")), token="load-1")
     life.commit_again("load-1", insert("ledger", (4, "never")))
     life.commit(bulk_upsert("accounts", *[(n, "changed", n) for n in range(15, 26)]))
@@ -370,6 +398,8 @@ def script(life: Life) -> None:
     life.commit(insert("accounts", (2, "bob again", 5)))
     life.commit(create("later"), insert("later", (1, "reborn")), token="load-2")
     life.commit(delete("accounts", *range(10, 22)))
+    life.commit_together("accounts", *[(n, f"together {n}", n) for n in range(30, 36)])
+    life.commit_together("notes", (4, "a", b"x" * 900), (4, "b", b"y" * 900))
     life.collect()
     for n in range(15, 21):
         life.commit(insert("ledger", (n, text)), update("later", 1, text=str(n)))

@@ -52,8 +52,10 @@ def script(life: Life) -> None:
     life.commit(bulk_upsert("accounts", *[(n, "changed", n) for n in range(15, 27)]))
     life.db.flush("accounts")
     assert life.db.compact("accounts").groups
+    life.commit_together("accounts", *[(n, "together", n) for n in range(30, 34)])
     checkpoints = life.db._checkpoints
     checkpoints.run(everything=False)
+    life.commit_together("accounts", *[(n, "together", n) for n in range(34, 37)])
     life.commit(insert("ledger", (2, text)), update("later", 1, text="new"))
     life.collect()
     life.commit(drop("later"), insert("ledger", (3, text)))

@@ -96,6 +96,7 @@ def test_the_script_is_repeatable_and_all_its_states_differ(durability: str) -> 
     for life in lives:
         assert life.play(script)
         assert all(a != b for i, a in enumerate(life.states) for b in life.states[:i])
+        assert life.together >= 2, "rows of several transactions never shared an entry"
     first, second = (life.files.operations for life in lives)
     assert first == second
     kinds = Counter(operation.kind for operation in first)

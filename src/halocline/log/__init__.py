@@ -13,7 +13,7 @@ Start with format.py, then writer.py and recover.py. The bytes are in docs/forma
 
 from halocline.log.broker import BrokerLog
 from halocline.log.follow import Follower, LogGone
-from halocline.log.format import AC, CKP, COMMITS, PARTS, PC, RB, SECTOR, SYSTEM, UC, Entry
+from halocline.log.format import AC, ACS, CKP, COMMITS, PARTS, PC, RB, SECTOR, SYSTEM, UC, Entry
 from halocline.log.names import path_of
 from halocline.log.places import Place
 from halocline.log.record import (
@@ -44,6 +44,7 @@ from halocline.log.writer import Log
 
 __all__ = [
     "AC",
+    "ACS",
     "CKP",
     "COMMITS",
     "DDL_CD",

@@ -1,6 +1,7 @@
 """From entries to whole transactions: what a fold may apply, in commit order.
 
     entries  AC ------------------------------------------> Record
+             ACS -----------------------------------------> Record of several, one row each
              UC <-PrevPtr- UC <-PrevPtr- PC --------------> Record with the nodes of all three
              UC <-PrevPtr- RB                               nothing
              UC  (and the log ends, or another epoch begins)  nothing
@@ -29,13 +30,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from halocline.errors import CorruptionError
-from halocline.log.format import AC, COMMITS, PARTS, PC, RB, SYSTEM, UC, Entry
+from halocline.log.format import AC, ACS, COMMITS, PARTS, PC, RB, SYSTEM, UC, Entry
 from halocline.log.record import Node, Payload, decode_payload
 
 Parts = dict[tuple[int, int, int], Payload]
 """Parts of transactions that have not ended, by (epoch, group, LSN)."""
 
 _new = tuple.__new__
+_WHOLE = (AC, ACS)
 
 
 class Record(NamedTuple):
@@ -58,7 +60,7 @@ def transactions(entries: Iterable[Entry], parts: Parts | None = None) -> Iterat
     epoch = 0
     for group, lsn, kind, order, data, entry_epoch in entries:
         # Nine of ten entries are AC; they leave at once. 1.7 us with the decoding.
-        if (kind == AC and group == COMMITS) or group == SYSTEM:
+        if (kind in _WHOLE and group == COMMITS) or group == SYSTEM:
             txn_id, info, _, nodes = decode_payload(data, type=kind)
             yield _new(Record, (group, kind, order, txn_id, info, nodes))
             continue

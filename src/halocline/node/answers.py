@@ -12,7 +12,7 @@ from memory (`Core.check_writable`): either the trimmer has seen the pin, or we 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -31,10 +31,11 @@ from halocline.node.lending import list_log, look, put_object, read_file, read_o
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
-from halocline.node.parcel import log_row, unpack
+from halocline.node.parcel import unpack
 from halocline.node.promising import CommitLooked
 from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.session import Session
+from halocline.node.single import Outcome, log_row, log_rows
 from halocline.node.wire import (
     READ_BYTES_MAX,
     BeginDdl,
@@ -67,6 +68,7 @@ from halocline.node.wire import (
     WaitVisible,
     encode,
 )
+from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tokens import Token
@@ -196,6 +198,13 @@ class Answers:
             commit_ts = txn.commit()
         return commit_ts or 0, [tables[id] for id in changed if id in tables and tables[id].owes]
 
+    def log_rows(self, commits: Sequence[Commit]) -> Sequence[Outcome]:
+        """The same for single rows that came together, as far as they can be logged so."""
+        try:
+            return log_rows(self._running().core, commits)
+        except Exception as error:  # noqa: BLE001 nothing has been logged: see there
+            return [error] * len(commits)
+
     def settle(self) -> None:
         """Wait until all that was logged is durable and visible."""
         owner = self._owner()
@@ -297,7 +306,11 @@ class Answers:
         order, size = request.order, 0
         try:
             for record in transactions(follower.poll()):
-                messages = [data for _, data in messages_of(record, state_of, log.uuid.hex())]
+                messages = [
+                    data
+                    for one in each(record)
+                    for _, data in messages_of(one, state_of, log.uuid.hex())
+                ]
                 if found and size + sum(map(len, messages)) > READ_BYTES_MAX:
                     break
                 found += messages

@@ -1,6 +1,6 @@
 """Desk: one thread for the short requests of all connections, those of one moment together.
 
-    poll --> frames that are whole --short commits--> fold and log each --> one sync --> all replies
+    poll --> frames that are whole --short commits--> fold and log them --> one sync --> all replies
                   |         '--other short ones--> reply
                   '--long ones--> a thread each, and back to the desk with the connection
 
@@ -32,8 +32,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError
 from halocline.node.answers import Answers
@@ -44,21 +42,19 @@ from halocline.node.push import Feed
 from halocline.node.seat import Seat
 from halocline.node.session import Session
 from halocline.node.spin import Spin
+from halocline.node.turn import Logged, Turn, done
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     BeginDdl,
     Commit,
     CreateTable,
-    Done,
     DropTable,
     EndDdl,
     FindTable,
     ListTables,
     Ping,
-    Reply,
     Request,
     Subscribe,
-    encode,
     frame,
 )
 from halocline.rows.state import TableState
@@ -74,8 +70,6 @@ REPLY_S: Final = 60
 _logger = logging.getLogger("halocline")
 _SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, EndDdl)
 
-Logged = tuple[Seat, bytes, list[TableState]]
-"""A commit that is on its way to the disk: the answer, and the tables to tidy up behind it."""
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
 
@@ -197,35 +191,36 @@ class Desk:
 
     def _turn(self, ear: socket.socket, ready: list[int]) -> list[int]:
         """Everybody who has said something; returns those who have said more than one thing."""
-        logged: list[Logged] = []
-        again: list[int] = []
-        self._hear_all(ear, ready, logged, again)
-        if logged and len(self._seats) > len(logged):  # who has come meanwhile shares the sync
-            owed = {seat.number for seat, *_ in logged}  # if they hang up, then after the answer
+        turn = Turn(self._answers)
+        self._hear_all(ear, ready, turn)
+        if turn and len(self._seats) > len(turn):  # who has come meanwhile shares the sync
+            owed = turn.numbers()  # if they hang up, then after the answer
             late = [number for number, _ in self._look() or () if number not in owed]
-            self._hear_all(ear, late, logged, again)
-        if logged:
-            self._settle(logged)
-        return again
+            self._hear_all(ear, late, turn)
+        if turn.rows:
+            turn.log_rows()
+        for seat, reason in turn.refused:
+            self._reply(seat, reason)
+        if turn.logged:
+            self._settle(turn.logged)
+        return turn.again
 
-    def _hear_all(
-        self, ear: socket.socket, ready: list[int], logged: list[Logged], again: list[int]
-    ) -> None:
+    def _hear_all(self, ear: socket.socket, ready: list[int], turn: Turn) -> None:
         for number in ready:
             seat = self._seats.get(number)
             if seat is None:
-                again += self._welcome(ear)
+                turn.again += self._welcome(ear)
                 continue
             if not seat.here:  # one of the last turn, or somebody who has its number now
                 continue
             try:
-                heard = self._hear(seat, logged)
+                heard = self._hear(seat, turn)
             except Exception as error:  # noqa: BLE001 as in `_serve`
                 _note(error)
                 self._dismiss(seat)
                 continue
             if heard and seat.here and seat.channel.has_more:
-                again.append(number)
+                turn.again.append(number)
 
     def _welcome(self, ear: socket.socket) -> list[int]:
         """Those who have come, or come back; which of them have said something already."""
@@ -243,7 +238,7 @@ class Desk:
                     again.append(seat.number)
         return again
 
-    def _hear(self, seat: Seat, logged: list[Logged]) -> bool:
+    def _hear(self, seat: Seat, turn: Turn) -> bool:
         """Take what has come; was it a whole request? OSError: they do not speak our language."""
         channel, session = seat.channel, seat.session
         try:
@@ -257,7 +252,7 @@ class Desk:
         if body is None:
             self._dismiss(seat)
         elif session is not None:
-            self._serve(seat, session, body, logged)
+            self._serve(seat, session, body, turn)
         else:
             seat.session = self._greet(channel, body)
             if seat.session is None:
@@ -276,17 +271,19 @@ class Desk:
         if session is not None:
             self._leave(session)
 
-    def _serve(self, seat: Seat, session: Session, body: bytes, logged: list[Logged]) -> None:
+    def _serve(self, seat: Seat, session: Session, body: bytes, turn: Turn) -> None:
         try:
             request = read_request(body)
             if type(request) is Commit:
                 nodes = short_nodes(request)
+                if nodes is not None and request.single and request.reads is None:
+                    turn.rows.append((seat, session, request))
+                    return
                 if nodes is not None:
-                    commit_ts, states = self._answers.log_commit(session, request, nodes)
-                    logged.append((seat, frame(_done(commit_ts)), states))
+                    turn.log(seat, session, request, nodes)
                     return
             elif type(request) in _SHORT:
-                self._reply(seat, frame(_done(self._answers.answer(session, request))))
+                self._reply(seat, done(self._answers.answer(session, request)))
                 return
         except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
             self._reply(seat, frame(fault_of(error, self._answers.schema_of)))
@@ -357,12 +354,12 @@ class Desk:
             if isinstance(request, Subscribe):
                 feed = self._answers.hub.open(request)
             else:
-                reply: Reply = _done(self._answers.answer(seat.session, request))
+                reply = done(self._answers.answer(seat.session, request))
                 feed = None
         except Exception as error:  # noqa: BLE001 as above
-            reply, feed = fault_of(error, self._answers.schema_of), None
+            reply, feed = frame(fault_of(error, self._answers.schema_of)), None
         if feed is None:
-            seat.channel.send(reply)
+            seat.channel.sock.sendall(reply)
         else:
             self._push(seat, feed)
 
@@ -372,7 +369,7 @@ class Desk:
         try:
             seat.channel.limit(0, PUSH_S)
             for pushed in feed:
-                seat.channel.send(_done(pushed))
+                seat.channel.sock.sendall(done(pushed))
         except HaloclineError as error:
             seat.channel.send(to_wire(error, self._answers.schema_of))
         finally:
@@ -392,7 +389,3 @@ def _note(error: Exception) -> None:
     """A connection that ends is no news; a bug of ours is."""
     if not isinstance(error, OSError):
         _logger.error("a connection of another process failed", exc_info=error)
-
-
-def _done(value: Any) -> Done:
-    return Done(msgspec.Raw(encode(value)))

@@ -27,14 +27,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.errors import ConflictError, CorruptionError, DuplicateKeyError, UsageError
+from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.node.limits import Nodes, read_record
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
-from halocline.read.point import find_near
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.onerow import read_row
 from halocline.rows.reshape import KINDS as OBJECT_NODES
@@ -134,25 +133,16 @@ def unpack(
     return [*changes, *(reads or ())]
 
 
-def log_row(core: Core, commit: Commit) -> tuple[int, TableState]:
-    """Fold and log a single row without detours; 0 when the general way must decide.
-
-    What `Transaction` does for a row of this process, without one, and without the wait: 30 us of
-    the owner instead of 39, at best.
-    """
-    single = _row(core.engine.tables, commit.record)
-    if single is None:
-        single = _single(core.engine.tables, *_only(read_record(commit.record)[0]))
-    state, key, _, target, _ = single
-    if not target and find_near(state, key, commit.snapshot):
-        raise DuplicateKeyError(state.entry.name, [key])  # see node/ahead.py
-    pin = object()
-    core.pins[id(pin)] = commit.snapshot
-    try:
-        core.check_writable(commit.snapshot, (single[0].table_id,))
-        return core.writing.commit_single(commit.snapshot, single, False), single[0]
-    finally:
-        core.pins.pop(id(pin), None)
+def read_single(tables: Mapping[int, TableState], record: bytes) -> Single:
+    """The row of a record of one: 1.4 us if it is plainly so, 3.9 for all that may be in it."""
+    found = read_row(tables, record)
+    if found is None:
+        return _single(tables, *_only(read_record(record)[0]))
+    _, _, _, state, key, row, target, changed = found
+    if not target:
+        return state, key, row, 0, ()
+    _check_targets(state, (target,))
+    return state, key, row, target, tuple(_positions(state.schema, changed))
 
 
 class _States:
@@ -178,18 +168,6 @@ def _only(nodes: list[tuple[int, bytes]]) -> tuple[int, bytes]:
     if len(nodes) != 1:
         raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
     return nodes[0]
-
-
-def _row(tables: Mapping[int, TableState], record: bytes) -> Single | None:
-    """The row of a record that is plainly of one: 1.4 us, 3.9 for all that may be in it."""
-    found = read_row(tables, record)
-    if found is None:
-        return None
-    _, _, _, state, key, row, target, changed = found
-    if not target:
-        return state, key, row, 0, ()
-    _check_targets(state, (target,))
-    return state, key, row, target, tuple(_positions(state.schema, changed))
 
 
 def _single(tables: Mapping[int, TableState], kind: int, payload: bytes) -> Single:

@@ -31,6 +31,7 @@ from halocline.log.replay import Parts, Record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.wire import FRAME_BYTES_MAX, Pushed, Subscribe
+from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import decode_info
 from halocline.txn import Core
@@ -197,15 +198,16 @@ class Feed:
         self._has_more = True
         until = self._clock.monotonic() + BEAT_S
         for number, record in enumerate(transactions(self._follower.poll(), self._parts), 1):
-            ts = decode_info(record.info).commit_ts if record.group == COMMITS else 0
-            if ts > self._end:
-                messages = self._hub.encoded.of(record, self._table_id, core, self._database)
-                size += _bytes(messages)
-                if size > FRAME_BYTES_MAX // 2:
-                    hint = f"commit {ts} is too large to be pushed: {BEGIN_AGAIN}"
-                    raise SnapshotExpiredError(self._end, ts, hint=hint)
-                found += messages
-                self._end = ts
+            for one in each(record):
+                ts = decode_info(one.info).commit_ts if one.group == COMMITS else 0
+                if ts > self._end:
+                    messages = self._hub.encoded.of(one, ts, self._table_id, core, self._database)
+                    size += _bytes(messages)
+                    if size > FRAME_BYTES_MAX // 2:
+                        hint = f"commit {ts} is too large to be pushed: {BEGIN_AGAIN}"
+                        raise SnapshotExpiredError(self._end, ts, hint=hint)
+                    found += messages
+                    self._end = ts
             late = not number % LOOK_RECORDS and self._clock.monotonic() > until
             if size >= PUSH_BYTES_MAX or late:
                 return  # the next look goes on behind this record
@@ -231,9 +233,11 @@ class Encoded:
         self._found: OrderedDict[tuple[int, int | None], list[bytes]] = OrderedDict()
         self._bytes = 0
 
-    def of(self, record: Record, table_id: int | None, core: Core, database: str) -> list[bytes]:
-        """The messages of a record about one table, or all."""
-        key = record.order, table_id
+    def of(
+        self, record: Record, ts: int, table_id: int | None, core: Core, database: str
+    ) -> list[bytes]:
+        """The messages of the record of commit `ts` about one table, or all."""
+        key = ts, table_id
         with self._lock:
             known = self._found.get(key)
         if known is not None:

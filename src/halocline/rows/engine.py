@@ -21,12 +21,13 @@ from halocline.catalog import Catalog, TableEntry
 from halocline.catalog.names import name_key
 from halocline.config import Options
 from halocline.errors import CorruptionError
-from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Record
+from halocline.log import ACS, DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Record
 from halocline.objects import Shelf
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
+from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import (
     CheckpointNode,
@@ -60,7 +61,7 @@ class Times:
         self.walls.append(wall_us)
         self.stamps.append(commit_ts)
 
-    def extend(self, stamps: list[int], walls: list[int]) -> None:
+    def extend(self, stamps: Sequence[int], walls: Sequence[int]) -> None:
         self.walls.extend(walls)
         self.stamps.extend(stamps)
 
@@ -153,6 +154,10 @@ class EngineState:
         """Apply one record as the log has it: recovery, followers."""
         if record.group == 3:
             self._fold_system(record)
+            return
+        if record.type == ACS:
+            for one in each(record):
+                self.fold_record(one)
             return
         info = decode_info(record.info)
         nodes: list[Node] = []

@@ -29,11 +29,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halocline.log import COMMITS, DML_A, DML_D, DML_U, Record
+from halocline.log import ACS, COMMITS, DML_A, DML_D, DML_U, Record
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.engine import EngineState, fold_node
 from halocline.rows.memtree import Run
 from halocline.rows.nodes import Append, Delete, Node, Update, decode_node, table_of
+from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import decode_info
 
@@ -55,6 +56,8 @@ def redo(engine: EngineState, record: Record, bounds: Mapping[int, Bounds]) -> i
     """
     if record.group != COMMITS:
         return 0
+    if record.type == ACS:
+        return max(redo(engine, one, bounds) for one in each(record))
     ts = decode_info(record.info).commit_ts
     for kind, payload in record.nodes:
         if kind not in _ROWS:

@@ -107,6 +107,10 @@ def decode_system(payload: bytes | memoryview, kind: type[_S]) -> _S:
         raise CorruptionError("log", f"{kind.__name__} cannot be decoded: {error}") from error
 
 
+def encode_info(info: Info) -> bytes:
+    return _encode(info)
+
+
 def decode_info(info: bytes | memoryview) -> Info:
     try:
         return _decode_info(info)

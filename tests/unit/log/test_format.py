@@ -171,6 +171,13 @@ def test_every_flipped_bit_of_a_file_header_is_corruption() -> None:
             decode_file_header(bytes(damaged), "f")
 
 
+def test_files_of_version_1_are_read() -> None:
+    body = bytearray(FILE.encode()[: SECTOR - 5])
+    struct.pack_into("<I", body, 8, 1)
+    data = bytes(body) + struct.pack("<IB", crc32(body), MARK)
+    assert decode_file_header(data, "f") == FILE
+
+
 def test_an_unknown_version_is_refused_by_its_number() -> None:
     body = bytearray(FILE.encode()[: SECTOR - 5])
     struct.pack_into("<I", body, 8, 77)

@@ -33,6 +33,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES as BODY_AT
 from halocline.rows.onerow import fold_entries, fold_run, one_row_record
 from halocline.store import LocalFiles
+from halocline.txn.together import commit_inserts
 from tests.unit.rows.rig import contents, seeds, tombstones
 
 SEEDS = seeds(3)
@@ -76,7 +77,9 @@ class History:
             if chosen < 0.6:
                 for _ in range(self.chance.choice([1, 2, 3, 9])):
                     self.insert(table, 1)
-            elif chosen < 0.7:
+            elif chosen < 0.7 and table != "keyless":
+                self.insert_together(table, self.chance.choice([2, 3, 5, 15, 16, 40]))
+            elif chosen < 0.75:
                 self.insert(table, 3)
             elif chosen < 0.85:
                 self.update(table)
@@ -94,6 +97,17 @@ class History:
             names = names if isinstance(names, list) else [names]
             keys = [tuple(row[name] for name in names) for row in rows]
             self.living[table] += [key if len(key) > 1 else key[0] for key in keys]
+
+    def insert_together(self, table: str, count: int) -> None:
+        """As the owner does with the rows that several processes bring at one moment."""
+        core = self.db._core
+        (state,) = [one for one in core.engine.tables.values() if one.entry.name == table]
+        assert state.key_of is not None
+        rows = [state.schema.row(self._row(table)) for _ in range(count)]
+        stamps = commit_inserts(core.writing, state, [self.db.visible_ts] * count, rows)
+        assert all(stamps)
+        core.writing.sync()
+        self.living[table] += map(state.key_of, rows)
 
     def update(self, table: str) -> None:
         if self.living[table]:
@@ -298,6 +312,8 @@ def test_damaged_bytes_are_folded_by_nobody(history: History) -> None:
         name = history.chance.choice(sorted(TABLES))
         for _ in range(history.chance.randrange(1, 5)):
             history.insert(name, 1)
+        if name != "keyless":
+            history.insert_together(name, history.chance.randrange(2, 7))
         history.update(name)
         history.delete(name)
     image, limit, begin = _first_file(history)
@@ -319,6 +335,9 @@ def test_rows_that_make_no_sense_are_the_same_error(history: History) -> None:
     for name in sorted(TABLES) * 2:
         for _ in range(12):
             history.insert(name, 1)
+        if name != "keyless":
+            history.insert_together(name, 5)
+            history.insert_together(name, 20)
         history.update(name)
     image, limit, begin = _first_file(history)
     entries = list(read_entries(image, 0, limit, Cursor(*astuple(begin))))

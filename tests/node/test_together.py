@@ -1,0 +1,264 @@
+"""Single rows of one moment: one entry of the log, and a transaction each for everybody who looks.
+
+at_once     the desk waits for the disk while others come: all of them are its next turn
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import halocline as hc
+from halocline.codec import encode as encode_rows
+from halocline.errors import UnavailableError
+from halocline.log import ACS, COMMITS, DML_A, DML_U, Follower, Log
+from halocline.log.tape import Tape
+from halocline.node import wire
+from halocline.node.wire import Commit, frame
+from halocline.rows.onerow import one_row_record
+from halocline.store import LocalFiles
+from halocline.txn.together import commit_inserts
+from tests.node.test_desk import WAIT_S, caller, said
+from tests.node.test_logtail import _read
+
+OPTIONS = hc.Options(background=False, page_rows=4)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[hc.Database]:
+    with hc.open(tmp_path / "db", options=OPTIONS) as db:
+        db.create_table("t", {"id": int, "text": str}, "id")
+        db.create_table("other", {"id": int, "text": str}, "id")
+        yield db
+        assert db._core.closed or not db.check()
+
+
+def insert(db: hc.Database, key: int, table: str = "t", snapshot: int | None = None) -> bytes:
+    return _commit(db, DML_A, table, encode_rows([(key, f"row {key}")]), snapshot)
+
+
+def update(db: hc.Database, key: int, text: str) -> bytes:
+    state = _state(db, "t")
+    body = encode_rows(((state.schema.columns[1].id,), (state.tree.newest(key),), [(key, text)]))
+    return _commit(db, DML_U, "t", body, None)
+
+
+def _commit(db: hc.Database, kind: int, table: str, body: bytes, snapshot: int | None) -> bytes:
+    record = one_row_record(0, 0, 0, 0, kind, _state(db, table).table_id, 0, body)
+    return frame(Commit(db.visible_ts if snapshot is None else snapshot, 0, record, None, True))
+
+
+def _state(db: hc.Database, table: str) -> Any:
+    (state,) = [one for one in db._core.engine.tables.values() if one.entry.name == table]
+    return state
+
+
+def at_once(
+    db: hc.Database, frames: Sequence[bytes], monkeypatch: pytest.MonkeyPatch
+) -> list[list[Any]]:
+    """The answers to requests that the desk finds all at the same time."""
+    real, began, go_on = Tape.sync, threading.Event(), threading.Event()
+
+    def wait_once(tape: Tape) -> None:
+        if not began.is_set():
+            began.set()
+            assert go_on.wait(WAIT_S)
+        real(tape)
+
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        patch.setattr(Tape, "sync", wait_once)
+        first, *rest = [stack.enter_context(caller(db)) for _ in range(len(frames) + 1)]
+        first.sock.sendall(insert(db, -1))
+        assert began.wait(WAIT_S)
+        for channel, data in zip(rest, frames, strict=True):
+            channel.sock.sendall(data)
+        go_on.set()
+        assert said(first)[0] == "done"
+        return [said(channel) for channel in rest]
+
+
+def entries(db: hc.Database) -> list[int]:
+    """The entries of the log that hold several transactions."""
+    follower = Follower(LocalFiles(db.path), OPTIONS)
+    found = [
+        entry.order for entry in follower.poll() if (entry.type, entry.group) == (ACS, COMMITS)
+    ]
+    follower.close()
+    return found
+
+
+def ids(db: hc.Database, at: int | None = None, table: str = "t") -> list[int]:
+    with db.begin(at=at) as txn:
+        return sorted(txn.scan(table).column("id").to_pylist())
+
+
+# -- what they are -------------------------------------------------------------------------------
+
+
+def test_rows_of_one_turn_are_one_entry_and_a_transaction_each(
+    db: hc.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hc.open(db.path, options=OPTIONS) as node:
+        assert ids(node) == []
+        answers = at_once(db, [insert(db, key) for key in range(6)], monkeypatch)
+        stamps = [ts for _, ts in answers]
+        assert sorted(stamps) == list(range(min(stamps), min(stamps) + 6))
+        assert len(entries(db)) == 1
+        shutil.copytree(db.path, tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+        with hc.open(tmp_path / "killed", options=OPTIONS) as again:
+            for place in (db, node, again):
+                assert ids(place) == [-1, *range(6)]
+                for key, ts in enumerate(stamps):
+                    seen = [other for other, when in enumerate(stamps) if when <= ts]
+                    assert ids(place, at=ts) == [-1, *seen]
+                    with place.begin(at=ts) as txn:
+                        assert txn.get("t", key) == {"id": key, "text": f"row {key}"}
+            assert not again.check()
+
+
+def test_each_has_an_outcome_of_its_own(db: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    with db.begin() as txn:
+        txn.insert("t", [{"id": 1, "text": "there"}, {"id": 2, "text": "gone"}])
+    with db.begin() as txn:
+        txn.delete("t", 2)
+    damaged = one_row_record(0, 0, 0, 0, DML_A, _state(db, "t").table_id, 0, encode_rows([("x",)]))
+    frames = [
+        insert(db, 1),
+        insert(db, 2),
+        insert(db, 3),
+        insert(db, 3),
+        insert(db, 4),
+        update(db, 1, "new"),
+        insert(db, 1, "other"),
+        insert(db, 2, "other"),
+        frame(Commit(db.visible_ts, 0, damaged, None, True)),
+        insert(db, 5, snapshot=db.visible_ts + 1000),
+        frame(wire.Ping()),
+    ]
+    answers = at_once(db, frames, monkeypatch)
+    kinds = [tag if tag == "done" else rest[0] for tag, *rest in answers]
+    assert kinds[0] == "DuplicateKeyError"
+    assert sorted(kinds[2:4]) in (["ConflictError", "done"], ["DuplicateKeyError", "done"])
+    assert kinds[8:10] == ["CorruptionError", "UsageError"]
+    assert [kinds[place] for place in (1, 4, 5, 6, 7, 10)] == ["done"] * 6
+    assert ids(db) == [-1, 1, 2, 3, 4]
+    assert ids(db, table="other") == [1, 2]
+    with db.begin() as txn:
+        assert txn.get("t", 1) == {"id": 1, "text": "new"}
+
+
+def test_one_bad_row_among_others_spoils_none_of_them(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of the right form, so all are decoded at once, and then each alone."""
+    bad = _commit(db, DML_A, "t", encode_rows([(7, 8)]), None)
+    answers = at_once(db, [insert(db, 1), bad, insert(db, 2)], monkeypatch)
+    assert [tag for tag, *_ in answers] == ["done", "failed", "done"]
+    assert ids(db) == [-1, 1, 2]
+
+
+def test_a_full_disk_is_told_to_all_and_nothing_has_happened(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, went = Log.reserve, []
+
+    def reserve(log: Log, payload_bytes: int, *extra: int) -> None:
+        went.append(payload_bytes)
+        if len(went) > 1:
+            raise UnavailableError("no room for the log", outcome="not_committed")
+        real(log, payload_bytes, *extra)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "reserve", reserve)
+        answers = at_once(db, [insert(db, key) for key in range(3)], monkeypatch)
+    assert {tuple(answer[:2]) for answer in answers} == {("failed", "UnavailableError")}
+    assert {answer[2]["outcome"] for answer in answers} == {"not_committed"}
+    assert ids(db) == [-1]
+    with caller(db) as channel:
+        channel.sock.sendall(insert(db, 0))
+        assert said(channel)[0] == "done"
+    assert ids(db) == [-1, 0]
+
+
+# -- those who read the log ----------------------------------------------------------------------
+
+
+def _insert_together(db: hc.Database, keys: Sequence[int], table: str = "t") -> list[int]:
+    rows = [(key, f"row {key}") for key in keys]
+    snapshots = [db.visible_ts] * len(rows)
+    stamps = commit_inserts(db._core.writing, _state(db, table), snapshots, rows)
+    db._core.writing.sync()
+    assert all(stamps)
+    return stamps
+
+
+@pytest.mark.parametrize("way", ["owner", "socket", "flight"])
+def test_subscribers_get_every_commit_and_may_begin_between_two(db: hc.Database, way: str) -> None:
+    stamps = _insert_together(db, range(5))
+    with ExitStack() as stack:
+        handle = db
+        if way == "socket":
+            handle = stack.enter_context(hc.open(db.path, options=OPTIONS))
+        elif way == "flight":
+            door = db.serve()
+            handle = stack.enter_context(hc.connect(door.uri, door.token, options=OPTIONS))
+        for since in (0, *stamps):
+            with handle.subscribe("t", since=since) as feed:
+                expected = [(ts, key) for key, ts in enumerate(stamps) if ts > since]
+                for ts, key in expected:
+                    delivery = feed.read(WAIT_S)
+                    assert delivery is not None
+                    (message,) = delivery.messages
+                    (row,) = message.rows.to_pylist()
+                    assert (delivery.commit_ts, row["_commit_ts"], row["id"]) == (ts, ts, key)
+                assert feed.read(0.01) is None
+
+
+def test_a_tail_that_is_read_in_parts_breaks_off_between_entries(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halocline.node.answers.READ_BYTES_MAX", 1000)
+    stamps = _insert_together(db, range(5)) + _insert_together(db, range(5, 9))
+    found, order = 0, 0
+    while (tail := _read(db, order)).messages:
+        found, order = found + len(tail.messages), tail.order
+    assert found == len(stamps)
+
+
+def test_a_checkpoint_between_two_of_them_is_gone_on_from(db: hc.Database) -> None:
+    """Rows that were in memory then are read from the log again, those behind it are folded."""
+    _insert_together(db, range(5))
+    db._checkpoints.run(everything=False)  # type: ignore[union-attr]
+    stamps = _insert_together(db, range(5, 9))
+    db.close()
+    with hc.open(db.path, options=OPTIONS) as again:
+        assert ids(again) == list(range(9))
+        assert ids(again, at=stamps[1]) == list(range(7))
+        assert not again.check()
+
+
+# -- what has to go alone ------------------------------------------------------------------------
+
+
+def test_what_stands_in_the_way_of_a_row_leaves_it_to_others(db: hc.Database) -> None:
+    core, state = db._core, _state(db, "t")
+    with db.begin() as txn:
+        txn.insert("t", {"id": 1, "text": "there"})
+    before = db.visible_ts
+    rows = [(key, "x") for key in (1, 2, 2, 3)]
+    stamps = commit_inserts(core.writing, state, [before] * 4, rows)
+    assert [bool(ts) for ts in stamps] == [False, True, False, True]
+    core.writing.sync()
+    assert commit_inserts(core.writing, state, [before] * 2, [(1, "x"), (9, "x")]) == [0, 0]
+    db.create_table("third", {"id": int}, "id")  # since their snapshots the catalog has changed
+    rows = [(key, "x") for key in (20, 21, 22)]
+    assert commit_inserts(core.writing, state, [before] * 3, rows) == [0, 0, 0]
+    future = [db.visible_ts + 5] * 3
+    assert commit_inserts(core.writing, state, future, rows) == [0, 0, 0]
+    assert ids(db) == [1, 2, 3]
