@@ -20,6 +20,7 @@ import copy
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -178,11 +179,7 @@ class Schema:
         """`key_of(row)`: the key inside a canonical row."""
         if not self.key_positions:
             return self._no_key
-        if len(self.key_positions) == 1:
-            (at,) = self.key_positions
-            return lambda row: row[at]
-        positions = self.key_positions
-        return lambda row: tuple([row[at] for at in positions])
+        return itemgetter(*self.key_positions)  # of one position a value, of more a tuple
 
     def key_of_partial(self, values: Mapping[int, Any]) -> Any:
         """The key inside the result of `partial`; SchemaError when a part of it is missing."""

@@ -177,8 +177,8 @@ def decode_page(data: bytes) -> Published | None:
     """The position in a copy, if the copy is whole."""
     if len(data) != _PAGE.size:
         return None
-    *fields, crc, sequence = _PAGE.unpack(data)
-    position = _new(Published, fields)
-    if sequence != position.sequence or sequence == 0 or crc != crc32(data[: _BODY.size]):
+    found = _PAGE.unpack(data)
+    sequence = found[1]
+    if sequence != found[7] or sequence == 0 or found[6] != crc32(data[: _BODY.size]):
         return None
-    return position
+    return _new(Published, found[:6])

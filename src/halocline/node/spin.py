@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from halocline.clock import Clock
 
 GAP_S: Final = 0.00005
-REST_MAX: Final = 31
+REST_MAX: Final = 127
 T = TypeVar("T")
 _yield = getattr(os, "sched_yield", lambda: None)
 
