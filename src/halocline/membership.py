@@ -33,7 +33,7 @@ from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.maintenance import Maintenance
 from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
 from halocline.node.afar import AfarPin, Fetched
-from halocline.node.ahead import AheadTransaction, CatchUp, catch_up_alone
+from halocline.node.ahead import AheadTransaction, CatchUp, catch_up_alone, move_on
 from halocline.node.answers import Answers
 from halocline.node.session import Session
 from halocline.node.streams import Stream
@@ -318,18 +318,19 @@ class Membership(Maintenance):
         pin = None if self._afar is None else self._afar.pin
         while True:
             core, reader = self._core, self._reader
+            if reader is not None and not reader.is_current() and core.engine is reader.engine:
+                position = reader.ahead()
+                if position is not None:
+                    return AheadTransaction(core, position, reader, self._caught_up)
             # First a pin, which may be older than the snapshot, then a look at what is newest, the
             # floor included: GC looks in the other order.
-            txn = AheadTransaction(core, core.newest_ts())
+            txn = Transaction(core, core.newest_ts())
             told = 0 if pin is None else pin.times
             try:
-                if reader is not None and not reader.is_current() and core.engine is reader.engine:
-                    if txn.try_ahead(reader, self._caught_up):
-                        return txn
                 self._refresh()
                 # A pin that had to be told anew, to a server that had forgotten us, came too late.
                 in_time = pin is None or pin.times == told
-                if in_time and core is self._core and txn.move_on(core.newest_ts()):
+                if in_time and core is self._core and move_on(txn, core):
                     return txn
             except BaseException:
                 txn.rollback()  # whoever keeps the error keeps the transaction, but not its pin

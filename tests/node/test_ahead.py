@@ -320,8 +320,104 @@ def test_files_that_go_between_begin_and_the_first_read(
     owner.gc()
     assert [row["id"] for row in txn.scan("t").to_pylist()] == [1]
     txn.insert("t", {"id": 500, "v": 1})
+    with pytest.raises(hc.ConflictError, match="not in memory any more"):
+        txn.commit()  # nobody knew that it would read and write, and now it is too late
+    assert 500 not in rows(owner)
+
+
+@pytest.fixture
+def forgetful(owner: hc.Database, node: hc.Database) -> Callable[[], None]:
+    """Makes the owner forget all history that nobody holds."""
+
+    def forget() -> None:
+        put(owner, 10_000 + owner.visible_ts)
+        owner.flush()
+        owner.keep_for(0)
+        owner.gc()
+
+    return forget
+
+
+def test_nothing_is_held_for_an_insert(
+    owner: hc.Database, node: hc.Database, forgetful: Callable[[], None]
+) -> None:
+    """Its snapshot has expired, and what happened since is forgotten: it goes on at a newer one."""
+    put(owner, 1)
+    txn = node.begin()
+    txn.insert("t", {"id": 2, "v": 2})
+    assert is_ahead(txn)
+    assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
+    before = txn.snapshot
+    forgetful()
+    assert owner.floor > before
     txn.commit()
-    assert 500 in rows(owner)
+    assert txn.commit_ts == owner.visible_ts
+    assert txn.snapshot > before
+    with owner.begin() as check:
+        assert check.get("t", 2) == {"id": 2, "v": 2}
+    assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_key_that_was_taken_while_history_was_forgotten(
+    owner: hc.Database, node: hc.Database, forgetful: Callable[[], None], deleted: bool
+) -> None:
+    put(owner, 1)
+    txn = node.begin()
+    txn.insert("t", {"id": 2, "v": 2})
+    put(owner, 2, 7)
+    if deleted:
+        with owner.begin() as other:
+            other.delete("t", 2)
+    forgetful()
+    if deleted:
+        txn.commit()
+    else:
+        with pytest.raises((hc.SnapshotExpiredError, hc.DuplicateKeyError, hc.ConflictError)):
+            txn.commit()
+    with owner.begin() as check:
+        assert check.get("t", 2) == {"id": 2, "v": 2 if deleted else 7}
+    assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
+
+
+@pytest.mark.parametrize("inserted", [False, True])
+def test_whoever_reads_when_its_snapshot_has_expired_sees_a_newer_one(
+    owner: hc.Database, node: hc.Database, forgetful: Callable[[], None], inserted: bool
+) -> None:
+    put(owner, 1)
+    txn = node.begin()
+    if inserted:
+        txn.insert("t", {"id": 2, "v": 2})
+    assert is_ahead(txn)
+    with owner.begin() as other:
+        other.update("t", 1, {"v": 5})
+    forgetful()
+    assert txn.get("t", 1) == {"id": 1, "v": 5}
+    assert not is_ahead(txn)
+    (pin,) = read_pins(node.files)
+    assert owner.floor <= pin.ts <= txn.snapshot
+    forgetful()  # from now on it is held
+    assert txn.get("t", 1) == {"id": 1, "v": 5}
+    txn.update("t", 1, {"v": 6})
+    txn.commit()
+    with owner.begin() as check:
+        assert check.get("t", 1) == {"id": 1, "v": 6}
+        assert (check.get("t", 2) is not None) == inserted
+
+
+def test_whoever_reads_after_a_key_was_taken_and_history_forgotten_is_told(
+    owner: hc.Database, node: hc.Database, forgetful: Callable[[], None]
+) -> None:
+    put(owner, 1)
+    txn = node.begin()
+    txn.insert("t", {"id": 2, "v": 2})
+    put(owner, 2, 7)
+    forgetful()
+    with pytest.raises(hc.SnapshotExpiredError):
+        txn.get("t", 1)
+    txn.rollback()
+    assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
+    assert rows(owner)[2] == 7
 
 
 def test_the_owner_closes_under_it(tmp_path: Path) -> None:

@@ -16,9 +16,13 @@ Why it is right
 - A key that is taken at the snapshot was inserted before or after the newest commit that is folded.
   Before: it is in the state. After: its place says so, or `general` does. The number of that newest
   commit is read first, the state last, so what another thread folds meanwhile is in one of the two.
-- The pin was published before the position was read, and is not above it. The owner publishes a
-  floor before it reads the pins: so the floor is not above the snapshot, or it stays below the pin.
-- The owner looks once more, among what is in memory (`parcel.log_row`): what is new is there.
+- Nothing is read, so nothing need be kept for it: there is no pin. Whoever reads after all pins
+  first, and then folds, the floor included. The owner publishes a floor before it reads the pins:
+  so it has seen the pin, or we see the floor. If that has passed the snapshot by, or if the owner
+  says at the commit that it cannot look back so far, the transaction goes on at a newer snapshot:
+  it has seen nothing of the old one, but that its key was free, which is asked again. Only one that
+  waited before it read, and then writes, may be told to run again.
+- The owner looks once more, among what is in memory (node/single.py): what is new is there.
 """
 
 from __future__ import annotations
@@ -26,7 +30,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from halocline.errors import HaloclineError, UnavailableError
+from halocline.errors import (
+    ConflictError,
+    HaloclineError,
+    SnapshotExpiredError,
+    UnavailableError,
+)
 from halocline.log.published import Published
 from halocline.log.recent import place_of
 from halocline.read.point import find
@@ -41,26 +50,17 @@ _MISSING: Any = object()
 
 
 class AheadTransaction(Transaction):
-    """Begins as a transaction at the newest folded snapshot, and stays one unless `try_ahead`."""
+    """At the newest position that is published. Whatever it does but insert one row, it catches up
+    before, and is a transaction like any other from then on."""
 
-    _ahead: Published | None = None
+    _ahead: Published | None
 
-    def try_ahead(self, reader: Reader, catch_up: CatchUp) -> bool:
-        """Go to the newest snapshot without folding anything; False if that cannot be."""
-        position = reader.ahead()
-        if position is None:
-            return False
+    def __init__(self, core: Core, position: Published, reader: Reader, catch_up: CatchUp) -> None:
+        # Not that of a transaction with a pin.
+        self._core, self._ahead = core, position
         self._reader, self._recent, self._fold = reader, reader.recent, catch_up
-        self._ahead = position
-        self.snapshot = max(self.snapshot, position.visible_ts)
+        self.snapshot = max(core.newest_ts(), position.visible_ts)
         self._fresh = False
-        return True
-
-    def move_on(self, newest: int) -> bool:
-        """To the newest snapshot that is folded; False if even that is too old by now."""
-        if newest != self.snapshot:
-            self.snapshot = self._core.pins[id(self)] = newest
-        return newest >= max(self._core.engine.floor, self._core.write_floor)
 
     def insert(self, table: str, rows: Any) -> int:
         if self._ahead is not None:
@@ -129,9 +129,52 @@ class AheadTransaction(Transaction):
     def _catch_up(self) -> None:
         """From here on this is a transaction like any other."""
         super()._check_usable()
-        self._core = self._fold(self._reader, self._core)
+        pins, pin = self._core.pins, id(self)
+        pins[pin] = self._core.newest_ts()
+        try:
+            self._core = self._fold(self._reader, self._core)
+            floor = max(self._core.engine.floor, self._core.write_floor)
+            if self.snapshot < floor:
+                self._to_newest(SnapshotExpiredError(self.snapshot, floor))
+        except BaseException:
+            pins.pop(pin, None)
+            raise
         self._ahead = None
         self._fresh = self._single is None and self._state == "open"
+
+    def _to_newest(self, error: HaloclineError) -> None:
+        """To the newest snapshot; `error` if somebody has taken the key."""
+        core = self._core
+        newest = core.newest_ts()
+        if self._single is not None:
+            state = core.engine.tables.get(self._single[0].table_id)
+            if state is None or find(state, self._single[1], newest):
+                raise error
+        self.snapshot = core.pins[id(self)] = newest
+
+    def _commit_single(self) -> bool:
+        core, single = self._core, self._single
+        if self._ahead is None or core.closed or core.committer is None or single is None:
+            return super()._commit_single()
+        try:
+            commit_ts = core.committer.commit_single(self.snapshot, single)
+        except (ConflictError, SnapshotExpiredError) as error:
+            try:
+                self._catch_up()
+                self._to_newest(error)
+            except BaseException:
+                self._finish("failed at commit")
+                raise
+            return super()._commit_single()
+        except BaseException:
+            self._finish("failed at commit")
+            raise
+        if commit_ts:
+            self.commit_ts = commit_ts
+            self._state = "committed"
+            self._writable = False
+            self._single = None
+        return bool(commit_ts)
 
 
 def catch_up_alone(reader: Reader, core: Core) -> Core:
@@ -142,3 +185,12 @@ def catch_up_alone(reader: Reader, core: Core) -> Core:
     except OSError as error:
         raise UnavailableError(f"the log cannot be read: {error}") from error
     return core if reader.engine is core.engine else core.renewed(reader.engine)
+
+
+def move_on(txn: Transaction, core: Core) -> bool:
+    """A transaction that has just begun goes to the newest snapshot that is folded; False if even
+    that is too old by now."""
+    newest = core.newest_ts()
+    if newest != txn.snapshot:
+        txn.snapshot = core.pins[id(txn)] = newest
+    return newest >= max(core.engine.floor, core.write_floor)
