@@ -251,29 +251,28 @@ def _fold_several(engine: EngineState, payload: bytes) -> bool:
 def read_inserts(
     tables: Mapping[int, TableState], records: Sequence[bytes]
 ) -> list[tuple[TableState, list[int], list[Row]]]:
-    """Those that are plainly one inserted row, by table: which they are, and the rows."""
-    found: dict[int, tuple[list[int], list[bytes]]] = {}
+    """Those that are plainly one inserted row, by table: which they are, and the rows.
+
+    Each is decoded for itself: bytes that one sender left out must not be found in another's.
+    """
+    found: dict[int, tuple[TableState, list[int], list[Row]]] = {}
     for place, record in enumerate(records):
-        if len(record) <= ONE_ROW_BYTES or record[ONE_ROW_BYTES] != _ITEMS_FEW + 1:
+        if len(record) <= ONE_ROW_BYTES or record[_META_BYTES - 2 : _META_BYTES] != _INFO_SIZE:
             continue
         count, dml, size, version, form, table_id, _ = _unpack_node(record, _NODE_AT)
-        plain = (count, dml, version, form) == _INSERT and size == len(record) - _AFTER_LENGTH
-        if plain and record[_META_BYTES - 2 : _META_BYTES] == _INFO_SIZE:
-            places, bodies = found.setdefault(table_id, ([], []))
-            places.append(place)
-            bodies.append(record[ONE_ROW_BYTES + 1 :])
-    read = []
-    for table_id, (places, bodies) in found.items():
         state = tables.get(table_id)
-        if state is not None and state.key_of is not None and len(bodies) > 1:
-            try:
-                rows = state.schema.decode_rows(
-                    _pack_items(_ITEMS_U32, len(bodies)) + b"".join(bodies)
-                )
-            except (msgspec.MsgspecError, ValueError, TypeError):
-                continue  # one of them is damaged: the general way knows which
-            read.append((state, places, rows))
-    return read
+        if (count, dml, version, form) != _INSERT or size != len(record) - _AFTER_LENGTH:
+            continue
+        if state is None or state.key_of is None:
+            continue
+        try:
+            (row,) = state.schema.decode_rows(memoryview(record)[ONE_ROW_BYTES:])
+        except (msgspec.MsgspecError, ValueError, TypeError):
+            continue  # the general way knows what is wrong
+        _, places, rows = found.setdefault(table_id, (state, [], []))
+        places.append(place)
+        rows.append(row)
+    return [one for one in found.values() if len(one[1]) > 1]
 
 
 OneRow = tuple[int, int, int, TableState, Any, Row, int, tuple[int, ...]]
