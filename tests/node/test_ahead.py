@@ -358,6 +358,24 @@ def test_nothing_is_held_for_an_insert(
     assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
 
 
+@pytest.mark.parametrize("error", [hc.SnapshotExpiredError(1, 2), FileNotFoundError("gone")])
+def test_a_file_that_was_removed_is_not_needed(
+    owner: hc.Database, node: hc.Database, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a pin GC may remove objects that are not read, but looked up for the key."""
+    put(owner, 1)
+
+    def gone(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr("halocline.node.ahead.find", gone)
+    with node.begin() as txn:
+        assert is_ahead(txn)
+        txn.insert("t", {"id": 2, "v": 2})
+        assert not is_ahead(txn)
+    assert rows(owner) == {1: 0, 2: 2}
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_key_that_was_taken_while_history_was_forgotten(
     owner: hc.Database, node: hc.Database, forgetful: Callable[[], None], deleted: bool

@@ -27,7 +27,7 @@ Why it is right
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from halocline.errors import (
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 CatchUp = Callable[["Reader", Core], Core]
 """Folds all that is published; returns the core that a transaction of this one goes on with."""
-_MISSING: Any = object()
 
 
 class AheadTransaction(Transaction):
@@ -74,21 +73,10 @@ class AheadTransaction(Transaction):
             self._catch_up()
         return super().get(table, key)
 
-    def update(
-        self,
-        table: str,
-        key: Any = _MISSING,
-        values: Mapping[str, Any] | None = None,
-        *,
-        where: str | None = None,
-        params: Sequence[Any] | None = None,
-        set: Mapping[str, Any] | None = None,
-    ) -> int:
+    def update(self, *args: Any, **named: Any) -> int:
         if self._ahead is not None:
             self._catch_up()
-        if key is _MISSING:
-            return super().update(table, values=values, where=where, params=params, set=set)
-        return super().update(table, key, values, where=where, params=params, set=set)
+        return super().update(*args, **named)
 
     def record_reads(self) -> None:
         if self._ahead is not None:
@@ -121,8 +109,11 @@ class AheadTransaction(Transaction):
         place, folded = place_of(state.table_id, key), self._core.engine.last_ts
         if self._recent.may_be_newer(self._ahead.uuid, self._ahead.epoch, folded, place):
             return False
-        if find(state, key, self.snapshot):
-            return False
+        try:
+            if find(state, key, self.snapshot):
+                return False
+        except (HaloclineError, OSError):
+            return False  # nobody keeps files for us: what we know of may have been removed
         self._single = (state, key, row, 0, ())
         return True
 
