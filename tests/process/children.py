@@ -19,7 +19,13 @@ from dataclasses import replace
 from typing import Any
 
 import halocline
-from halocline import ConflictError, HaloclineError, Options, UnavailableError
+from halocline import (
+    ConflictError,
+    DuplicateKeyError,
+    HaloclineError,
+    Options,
+    UnavailableError,
+)
 
 SMALL = Options(log_file_bytes=64 * 1024, log_file_bytes_first=8 * 1024, sequence_block=1000)
 ACCOUNTS = 20
@@ -92,6 +98,31 @@ def move_money_together(output: int, path: str, first: int) -> None:
         except UnavailableError as error:
             if error.outcome == "unknown":
                 os.write(output, b"lost %d\n" % number)
+
+
+def insert_together(output: int, path: str, first: int) -> None:
+    """The same with single rows: keys of its own, and some that all of them try to take."""
+    while True:
+        try:
+            db = halocline.open(path, options=SMALL)
+            break
+        except UnavailableError:
+            continue
+    number = first
+    while True:
+        number += 1
+        key = number if number % 4 else -(number - first)
+        try:
+            with db.begin() as txn:
+                txn.insert("transfers", {"id": key, "source": first, "target": 0})
+            os.write(output, b"ack %d %d %s\n" % (key, txn.commit_ts, db.role.encode()))
+        except DuplicateKeyError:
+            assert key < 0, f"nobody else inserts {key}"
+        except ConflictError:
+            continue  # somebody was faster, or the next owner cannot look back so far
+        except UnavailableError as error:
+            if error.outcome == "unknown":
+                os.write(output, b"lost %d\n" % key)
 
 
 def _transfer_once(db: Any, number: int, source: int, target: int) -> int:

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 import halocline
+from halocline.log import ACS, Follower
 from halocline.node.endpoint import read_endpoint
+from halocline.store import LocalFiles
 from tests.process.children import ACCOUNTS, BALANCE, SMALL, create_bank
 from tests.process.nursery import Nursery
 
@@ -29,8 +31,11 @@ HANG_S = 60.0
 class Bank:
     """Processes that transfer money, and what they have said."""
 
-    def __init__(self, nursery: Nursery, path: Path, clients: int) -> None:
+    def __init__(
+        self, nursery: Nursery, path: Path, clients: int, work: str = "move_money_together"
+    ) -> None:
         self._nursery = nursery
+        self._work = work
         self._path = str(path)
         self._first = 0
         self.acked: set[int] = set()
@@ -44,7 +49,7 @@ class Bank:
         self._first += 1_000_000
         output, theirs = os.pipe()
         arguments = {"path": self._path, "first": self._first}
-        pid = self._nursery.fork("move_money_together", arguments, [theirs])
+        pid = self._nursery.fork(self._work, arguments, [theirs])
         os.close(theirs)
         os.set_blocking(output, False)
         self._pipes[pid] = (output, bytearray())
@@ -111,6 +116,50 @@ def test_the_bank_survives_its_owners(
     reader.close()
     _close(bank, path)
     print(f"{len(bank.acked)} acknowledged, {len(bank.lost)} lost, slowest round {slowest:.2f} s")
+
+
+def test_rows_that_many_insert_at_once_survive_kills(
+    nursery: Nursery, tmp_path: Path, chance: random.Random
+) -> None:
+    """Single rows, several in an entry of the log: each acknowledged one is there, once."""
+    path = tmp_path / "db"
+    with halocline.open(path, options=SMALL) as db:
+        create_bank(db)
+    bank = Bank(nursery, path, CLIENTS, "insert_together")
+    shared = 0
+    for _ in range(4):
+        _until_acks(bank, 200)
+        shared += _entries_of_several(path)
+        if chance.randrange(2):
+            _kill_owner(bank, path)
+        else:
+            bank.kill(chance.choice(bank.pids))
+        bank.start()
+    _until_acks(bank, 100)
+    for pid in bank.pids:
+        bank.kill(pid)
+    with halocline.open(path, options=SMALL) as db:
+        found = db.table("transfers").to_arrow().column("id").to_pylist()
+        assert not db.check()
+        assert len(found) == len(set(found)), "a key is there twice"
+        assert bank.acked <= set(found)
+        assert {key for key in found if key > 0} <= bank.acked | bank.lost | _in_flight(found)
+    assert shared, "no two rows ever shared an entry"
+
+
+def _in_flight(found: list[int]) -> set[int]:
+    """The last key of each process: it may have been committed when the process was killed."""
+    last: dict[int, int] = {}
+    for key in found:
+        last[key // 1_000_000] = max(key, last.get(key // 1_000_000, 0))
+    return set(last.values())
+
+
+def _entries_of_several(path: Path) -> int:
+    follower = Follower(LocalFiles(path), SMALL)
+    found = sum(entry.type == ACS for entry in follower.poll())
+    follower.close()
+    return found
 
 
 @pytest.mark.sim
