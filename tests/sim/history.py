@@ -185,7 +185,8 @@ class Life:
         self.db: Database | None = None
         self.states: list[State] = [{}]
         self.stamps: list[int] = [0]
-        """commit_ts of the acknowledged commits; states may have one more."""
+        """commit_ts of the acknowledged commits; states may have more: the one that is being
+        committed, or all that are so together."""
         self.acked_at: list[int] = [0]
         """How many operations had run when commit i was acknowledged."""
         self.tokens: dict[str, int] = {}
@@ -225,7 +226,9 @@ class Life:
         found = _which(self, read_state(self.db), self.recovered, label)
         self.recovered = found
         del self.states[found + 1 :]
-        self.stamps = [*self.stamps[:found], self.db.visible_ts if found else 0]
+        known, newest = self.stamps[:found], self.db.visible_ts if found else 0
+        # Of those that were committed together, and not acknowledged, there may be several.
+        self.stamps = [*known, *range(newest - (found - len(known)), newest + 1)]
         self.acked_at = [0] * (found + 1)
         self.tokens = {token: at for token, at in self.tokens.items() if at <= found}
 

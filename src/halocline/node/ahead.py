@@ -117,30 +117,42 @@ class AheadTransaction(Transaction):
         self._single = (state, key, row, 0, ())
         return True
 
+    def commit(self) -> int | None:
+        try:
+            return super().commit()
+        except SnapshotExpiredError as error:
+            # Pinned when it began to read: the owner may have gone on just before.
+            raise ConflictError("what happened since the snapshot is not known any more") from error
+
     def _catch_up(self) -> None:
         """From here on this is a transaction like any other."""
         super()._check_usable()
         pins, pin = self._core.pins, id(self)
-        pins[pin] = self._core.newest_ts()
+        # Others of this process may have folded more than was published when this one began.
+        pins[pin] = min(self.snapshot, self._core.newest_ts())
         try:
             self._core = self._fold(self._reader, self._core)
-            floor = max(self._core.engine.floor, self._core.write_floor)
-            if self.snapshot < floor:
-                self._to_newest(SnapshotExpiredError(self.snapshot, floor))
+            if self.snapshot < max(self._core.engine.floor, self._core.write_floor):
+                self._to_newest()
         except BaseException:
             pins.pop(pin, None)
             raise
         self._ahead = None
         self._fresh = self._single is None and self._state == "open"
 
-    def _to_newest(self, error: HaloclineError) -> None:
-        """To the newest snapshot; `error` if somebody has taken the key."""
+    def _to_newest(self) -> None:
+        """To the newest snapshot, where the row is inserted as if for the first time; ConflictError
+        if it would not be: its table is another one now, or somebody has taken the key."""
         core = self._core
         newest = core.newest_ts()
         if self._single is not None:
-            state = core.engine.tables.get(self._single[0].table_id)
-            if state is None or find(state, self._single[1], newest):
-                raise error
+            old, key, row, *_ = self._single
+            table, state = old.entry.name, core.engine.tables.get(old.table_id)
+            if state is None or state.dropped_at <= newest:
+                raise ConflictError("the table was dropped by another transaction", table=table)
+            if find(state, key, newest):
+                raise ConflictError("another transaction has inserted the key", table=table)
+            self._single = (state, key, row, 0, ())
         self.snapshot = core.pins[id(self)] = newest
 
     def _commit_single(self) -> bool:
@@ -149,10 +161,10 @@ class AheadTransaction(Transaction):
             return super()._commit_single()
         try:
             commit_ts = core.committer.commit_single(self.snapshot, single)
-        except (ConflictError, SnapshotExpiredError) as error:
+        except (ConflictError, SnapshotExpiredError):
             try:
                 self._catch_up()
-                self._to_newest(error)
+                self._to_newest()
             except BaseException:
                 self._finish("failed at commit")
                 raise

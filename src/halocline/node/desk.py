@@ -193,14 +193,14 @@ class Desk:
         """Everybody who has said something; returns those who have said more than one thing."""
         turn = Turn(self._answers)
         self._hear_all(ear, ready, turn)
+        self._refuse(turn)
         if turn and len(self._seats) > len(turn):  # who has come meanwhile shares the sync
             owed = turn.numbers()  # if they hang up, then after the answer
             late = [number for number, _ in self._look() or () if number not in owed]
             self._hear_all(ear, late, turn)
         if turn.rows:
             turn.log_rows()
-        for seat, reason in turn.refused:
-            self._reply(seat, reason)
+        self._refuse(turn)
         if turn.logged:
             self._settle(turn.logged)
         return turn.again
@@ -289,6 +289,12 @@ class Desk:
             self._reply(seat, frame(fault_of(error, self._answers.schema_of)))
             return
         self._put_aside(seat, partial(self._answer, request))
+
+    def _refuse(self, turn: Turn) -> None:
+        """Before anybody is heard again: who has hung up behind a request is still here then."""
+        for seat, reason in turn.refused:
+            self._reply(seat, reason)
+        turn.refused.clear()
 
     def _settle(self, logged: list[Logged]) -> None:
         """Wait for the disk, then tell everybody."""

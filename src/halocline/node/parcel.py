@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
+from halocline.ids import NEVER
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.node.limits import Nodes, read_record
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
@@ -139,6 +140,7 @@ def read_single(tables: Mapping[int, TableState], record: bytes) -> Single:
     if found is None:
         return _single(tables, *_only(read_record(record)[0]))
     _, _, _, state, key, row, target, changed = found
+    _known(state)
     if not target:
         return state, key, row, 0, ()
     _check_targets(state, (target,))
@@ -159,7 +161,8 @@ class _States:
 
 
 def _known(state: TableState | None) -> TableState:
-    if state is None:
+    """ConflictError for a table that is gone, whatever the snapshot of the sender is."""
+    if state is None or state.dropped_at != NEVER:
         raise ConflictError("the table was dropped by another transaction")
     return state
 

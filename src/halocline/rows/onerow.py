@@ -24,6 +24,7 @@ from zlib import crc32
 
 import msgspec
 
+from halocline.ids import NEVER
 from halocline.log import AC, ACS, COMMITS, DML_A, DML_U, Entry, transactions
 from halocline.log.format import (
     FRAME_BYTES,
@@ -263,7 +264,7 @@ def read_inserts(
         state = tables.get(table_id)
         if (count, dml, version, form) != _INSERT or size != len(record) - _AFTER_LENGTH:
             continue
-        if state is None or state.key_of is None:
+        if state is None or state.key_of is None or state.dropped_at != NEVER:
             continue
         try:
             (row,) = state.schema.decode_rows(memoryview(record)[ONE_ROW_BYTES:])

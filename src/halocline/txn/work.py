@@ -370,7 +370,11 @@ class Work:
         """More than one write after all: move the first into an ordinary workspace."""
         self._single = None
         state, key, row, rowid, changed = single
-        changes = self._open_table(state.entry.name)
+        try:
+            changes = self._open_table(state.entry.name)
+        except BaseException:
+            self._single = single  # it was written, and is to be committed or refused
+            raise
         if rowid:
             changes.update(rowid, key, row, set(changed))
         else:
