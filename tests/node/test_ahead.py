@@ -20,6 +20,7 @@ from halocline.checkpoint.pins import read_pins
 from halocline.ids import NEVER
 from halocline.log.recent import DIRECTORY, GENERAL, PLACES, RecentKeys, RecentPage, place_of
 from halocline.node.ahead import AheadTransaction
+from halocline.node.remote import Remote
 from halocline.opening import Reader
 from halocline.store import LocalFiles
 from halocline.store.faulty import FaultyFiles
@@ -421,6 +422,84 @@ def test_whoever_reads_when_its_snapshot_has_expired_sees_a_newer_one(
     with owner.begin() as check:
         assert check.get("t", 1) == {"id": 1, "v": 6}
         assert (check.get("t", 2) is not None) == inserted
+
+
+def test_its_pin_is_not_above_its_snapshot_whatever_others_have_folded(
+    owner: hc.Database, node: hc.Database, forgetful: Callable[[], None]
+) -> None:
+    put(owner, 1)
+    txn = node.begin()
+    assert is_ahead(txn)
+    with owner.begin() as other:
+        other.update("t", 1, {"v": 5})
+    for _ in range(2):
+        assert rows(node)[1] == 5  # another transaction of the process, which folds
+        assert txn.get("t", 1) == {"id": 1, "v": 0}
+        (pin,) = read_pins(node.files)
+        assert pin.ts <= txn.snapshot
+        forgetful()
+    assert txn.scan("t").to_pylist() == [{"id": 1, "v": 0}]
+    txn.rollback()
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_table_that_is_dropped_before_the_commit_is_a_conflict(
+    owner: hc.Database,
+    node: hc.Database,
+    forgetful: Callable[[], None],
+    forgotten: bool,
+    again: bool,
+    read: bool,
+) -> None:
+    put(owner, 1)
+    txn = node.begin()
+    txn.insert("u", {"id": 2, "v": 2})
+    assert is_ahead(txn)
+    owner.drop_table("u")
+    if again:
+        owner.create_table("u", {"id": int, "name": str}, "id")
+        with owner.begin() as other:
+            other.insert("u", {"id": 2, "name": "new"})
+    if forgotten:
+        forgetful()
+    if read and forgotten:
+        for _ in range(2):
+            with pytest.raises(hc.ConflictError, match="dropped"):
+                txn.get("t", 1)
+    elif read:
+        assert txn.get("t", 1) == {"id": 1, "v": 0}
+    with pytest.raises(hc.ConflictError, match="dropped"):
+        txn.commit()
+    if again:
+        with owner.begin() as check:
+            assert check.scan("u").to_pylist() == [{"id": 2, "name": "new"}]
+
+
+def test_a_commit_whose_snapshot_has_just_expired_is_a_conflict(
+    owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`db.run` does it again then."""
+    put(owner, 1)
+    tries = []
+
+    def work(txn: hc.Transaction) -> None:
+        tries.append(is_ahead(txn))
+        txn.update("t", 1, {"v": 9})
+
+    real = Remote.commit_single
+
+    def expired(*args: Any) -> int:
+        if len(tries) == 1:
+            raise hc.SnapshotExpiredError(1, 2)
+        return real(*args)
+
+    monkeypatch.setattr(Remote, "commit_single", expired)
+    node.run(work)
+    assert len(tries) == 2
+    assert tries[0]
+    assert rows(owner) == {1: 9}
 
 
 def test_whoever_reads_after_a_key_was_taken_and_history_forgotten_is_told(

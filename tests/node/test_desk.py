@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
+from halocline.codec import encode as encode_rows
 from halocline.log import DML_A
 from halocline.log.tape import Tape
 from halocline.node import service, wire
 from halocline.node.channel import Channel
-from halocline.node.desk import SHORT_BYTES
+from halocline.node.desk import SHORT_BYTES, Desk
 from halocline.node.endpoint import read_endpoint
 from halocline.node.service import Service
 from halocline.node.wire import HEAD, Hello, frame
@@ -303,6 +304,42 @@ def test_who_hangs_up_behind_a_commit_is_answered_first(db: hc.Database) -> None
                 assert said(channel)[0] == "done"
                 assert channel.receive(1 << 20) is None
     assert keys(db) == list(range(20))
+
+
+def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file number may be somebody else's while the other rows of its turn are logged."""
+    real, began, go_on = Tape.sync, threading.Event(), threading.Event()
+
+    def wait_once(tape: Tape) -> None:
+        if not began.is_set():
+            began.set()
+            assert go_on.wait(WAIT_S)
+        real(tape)
+
+    dismissed: list[int] = []
+    dismiss = Desk._dismiss
+
+    def note(desk: Desk, seat: Any) -> None:
+        dismissed.append(id(seat))
+        dismiss(desk, seat)
+
+    monkeypatch.setattr(Tape, "sync", wait_once)
+    monkeypatch.setattr(Desk, "_dismiss", note)
+    record = one_row_record(0, 0, 0, 0, DML_A, 1, 0, encode_rows([(77, "x")]))
+    late = frame(wire.Commit(db.visible_ts + 1000, 0, record, None, False))  # not yet: refused
+    with caller(db) as first, caller(db) as good, caller(db):
+        with caller(db) as bad:
+            first.sock.sendall(insert(db, 1))
+            assert began.wait(WAIT_S)
+            good.sock.sendall(insert(db, 2))
+            bad.sock.sendall(late)
+        go_on.set()
+        assert said(first)[0] == said(good)[0] == "done"
+        check_others(db)
+    until(lambda: len(dismissed) == 5)
+    assert len(set(dismissed)) == 5, "a seat was dismissed twice"
 
 
 def test_a_log_that_fails_leaves_all_outcomes_open(

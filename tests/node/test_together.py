@@ -153,6 +153,21 @@ def test_each_has_an_outcome_of_its_own(db: hc.Database, monkeypatch: pytest.Mon
         assert txn.get("t", 1) == {"id": 1, "text": "new"}
 
 
+def test_a_table_that_is_gone_takes_no_rows_whatever_the_snapshot(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = db.visible_ts
+    frames = [insert(db, key, "other", db.visible_ts + 1) for key in range(3)]
+    db.drop_table("other")
+    assert db.visible_ts == snapshot + 1  # they say that they have seen it
+    answers = at_once(db, [*frames, insert(db, 1), insert(db, 2)], monkeypatch)
+    assert [answer[1] for answer in answers[:3]] == ["ConflictError"] * 3
+    assert [tag for tag, *_ in answers[3:]] == ["done"] * 2
+    with caller(db) as channel:
+        channel.sock.sendall(frames[0])
+        assert said(channel)[1] == "ConflictError"
+
+
 def test_one_bad_row_among_others_spoils_none_of_them(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,8 @@ from halocline.errors import (
 from halocline.log.published import Published
 from halocline.log.recent import place_of
 from halocline.read.point import find
-from halocline.txn import Core, Transaction
+from halocline.txn import Committer, Core, Transaction
+from halocline.txn.workspace import Single
 
 if TYPE_CHECKING:
     from halocline.opening import Reader
@@ -121,8 +122,7 @@ class AheadTransaction(Transaction):
         try:
             return super().commit()
         except SnapshotExpiredError as error:
-            # Pinned when it began to read: the owner may have gone on just before.
-            raise ConflictError("what happened since the snapshot is not known any more") from error
+            raise _too_late() from error
 
     def _catch_up(self) -> None:
         """From here on this is a transaction like any other."""
@@ -156,11 +156,18 @@ class AheadTransaction(Transaction):
         self.snapshot = core.pins[id(self)] = newest
 
     def _commit_single(self) -> bool:
-        core, single = self._core, self._single
-        if self._ahead is None or core.closed or core.committer is None or single is None:
-            return super()._commit_single()
         try:
-            commit_ts = core.committer.commit_single(self.snapshot, single)
+            if self._ahead is None or self._single is None or self._core.committer is None:
+                return super()._commit_single()
+            return self._commit_ahead(self._core.committer, self._single)
+        except SnapshotExpiredError as error:
+            raise _too_late() from error
+
+    def _commit_ahead(self, committer: Committer, single: Single) -> bool:
+        """`Work._commit_single`, and once more from a newer snapshot if the owner wants that."""
+        try:
+            self._core.check_open()
+            commit_ts = committer.commit_single(self.snapshot, single)
         except (ConflictError, SnapshotExpiredError):
             try:
                 self._catch_up()
@@ -178,6 +185,11 @@ class AheadTransaction(Transaction):
             self._writable = False
             self._single = None
         return bool(commit_ts)
+
+
+def _too_late() -> ConflictError:
+    """It was pinned when it began to read: the owner may have gone on just before."""
+    return ConflictError("what happened since the snapshot is not known any more")
 
 
 def catch_up_alone(reader: Reader, core: Core) -> Core:
