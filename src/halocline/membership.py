@@ -341,8 +341,8 @@ class Membership(Maintenance):
         """Fold what is new for a transaction that began ahead of it."""
         if self._reader is reader:
             self._refresh()
-            if self._reader is reader:
-                return self._core
+            if (newest := self._core).engine is reader.engine:  # not that of the owner we are now
+                return newest
         return catch_up_alone(reader, core)
 
     def _schema_of(self, table: str) -> Schema | None:
