@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import pyarrow as pa
@@ -161,6 +161,7 @@ def freshness(db: hc.Database, one: Client, count: int) -> float:
     one.tell("watch", first=first, count=count)
     acked = []
     for key in range(first, first + count):
+        sleep(0.001)  # or one pause of the reader, for its collector, say, would meet them all
         with db.begin() as txn:
             txn.insert("small", {"id": key, "v": key})
         acked.append(monotonic())
