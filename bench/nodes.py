@@ -218,7 +218,7 @@ def nodes(directory: Path, *, rows: int, rounds: int, seconds: float) -> Iterato
             name=f"commits/s, 1 thread / {CLIENTS} processes",
             value=1 / median(together),
             unit="x",
-            limit=0.67,
+            limit=1 / 1.5,
             note=f"{rates}; {min(together):.2f} to {max(together):.2f} times one thread",
         )
         late = freshness(db, one, 200)

@@ -70,6 +70,22 @@ def insert(db: hc.Database, key: int) -> bytes:
     return frame(wire.Commit(db.visible_ts, 0, record, None, True))
 
 
+@contextmanager
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The next sync begins, which sets the first event, and waits for the second."""
+    real, began, go_on = Tape.sync, threading.Event(), threading.Event()
+
+    def wait_once(tape: Tape) -> None:
+        if not began.is_set():
+            began.set()
+            assert go_on.wait(WAIT_S)
+        real(tape)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tape, "sync", wait_once)
+        yield began, go_on
+
+
 def check_others(db: hc.Database) -> None:
     """Somebody else is answered at once."""
     with caller(db) as channel:
@@ -310,14 +326,6 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file number may be somebody else's while the other rows of its turn are logged."""
-    real, began, go_on = Tape.sync, threading.Event(), threading.Event()
-
-    def wait_once(tape: Tape) -> None:
-        if not began.is_set():
-            began.set()
-            assert go_on.wait(WAIT_S)
-        real(tape)
-
     dismissed: list[int] = []
     dismiss = Desk._dismiss
 
@@ -325,11 +333,11 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
         dismissed.append(id(seat))
         dismiss(desk, seat)
 
-    monkeypatch.setattr(Tape, "sync", wait_once)
     monkeypatch.setattr(Desk, "_dismiss", note)
     record = one_row_record(0, 0, 0, 0, DML_A, 1, 0, encode_rows([(77, "x")]))
     late = frame(wire.Commit(db.visible_ts + 1000, 0, record, None, False))  # not yet: refused
-    with caller(db) as first, caller(db) as good, caller(db):
+    with caller(db) as first, caller(db) as good, caller(db), slow_disk(monkeypatch) as disk:
+        began, go_on = disk
         with caller(db) as bad:
             first.sock.sendall(insert(db, 1))
             assert began.wait(WAIT_S)

@@ -6,7 +6,6 @@ at_once     the desk waits for the disk while others come: all of them are its n
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,13 +17,12 @@ import halocline as hc
 from halocline.codec import encode as encode_rows
 from halocline.errors import UnavailableError
 from halocline.log import ACS, COMMITS, DML_A, DML_U, Follower, Log
-from halocline.log.tape import Tape
 from halocline.node import wire
 from halocline.node.wire import Commit, frame
 from halocline.rows.onerow import one_row_record
 from halocline.store import LocalFiles
 from halocline.txn.together import commit_inserts
-from tests.node.test_desk import WAIT_S, caller, said
+from tests.node.test_desk import WAIT_S, caller, said, slow_disk
 from tests.node.test_logtail import _read
 
 OPTIONS = hc.Options(background=False, page_rows=4)
@@ -63,16 +61,7 @@ def at_once(
     db: hc.Database, frames: Sequence[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> list[list[Any]]:
     """The answers to requests that the desk finds all at the same time."""
-    real, began, go_on = Tape.sync, threading.Event(), threading.Event()
-
-    def wait_once(tape: Tape) -> None:
-        if not began.is_set():
-            began.set()
-            assert go_on.wait(WAIT_S)
-        real(tape)
-
-    with ExitStack() as stack, monkeypatch.context() as patch:
-        patch.setattr(Tape, "sync", wait_once)
+    with ExitStack() as stack, slow_disk(monkeypatch) as (began, go_on):
         first, *rest = [stack.enter_context(caller(db)) for _ in range(len(frames) + 1)]
         first.sock.sendall(insert(db, -1))
         assert began.wait(WAIT_S)

@@ -130,7 +130,8 @@ def decode_file_header(data: bytes, path: str) -> FileHeader | None:
     whole = mark == MARK and crc == crc32(sector[: SECTOR - SEAL.size])
     magic, version, *fields = FILE_HEADER.unpack_from(sector)
     if whole and magic == MAGIC and version not in VERSIONS:
-        raise UsageError(f"{path} has log format version {version}; this release reads {VERSIONS}")
+        known = " and ".join(map(str, VERSIONS))
+        raise UsageError(f"{path} has log format version {version}; this release reads {known}")
     if not whole or magic != MAGIC:
         raise CorruptionError(path, f"damaged file header (it says version {version})", offset=0)
     uuid, number, epoch, size, first_order, previous_end, previous_crc, *lsns = fields
