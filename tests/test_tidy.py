@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "halocline"
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
 COLUMNS_MAX = 100
 
@@ -32,6 +32,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 
 # Data walks down this list; a room may import the rooms above it, never one below.
 ROOMS = (
+    "schema",
     "store",
     "log",
     "objects",
@@ -46,24 +47,10 @@ ROOMS = (
     "node",
     "spark",
     "sql",
-    "front",
+    "database",
     "cli",
     "studio",
 )
-# Top-level modules that wire rooms together. All other top-level modules are common ground: every
-# room may import them, and they import no room.
-FRONT = {
-    "__init__",
-    "check",
-    "database",
-    "engines",
-    "health",
-    "maintenance",
-    "membership",
-    "opening",
-    "table",
-}
-
 # Time and chance come from clock.py alone, or a crash could not be replayed from its seed.
 CHANCE_MODULES = {"time", "random", "uuid", "secrets"}
 CHANCE_CALLS = {
@@ -288,9 +275,9 @@ def room(dotted: str) -> str | None:
         return "cli"
     if first in ROOMS:
         return first
-    is_module = (PACKAGE / f"{first}.py").exists()
     # `from halocline import open` names no module: it comes through the front door.
-    return None if is_module and first not in FRONT else "front"
+    common = first != "__init__" and (PACKAGE / f"{first}.py").exists()
+    return None if common else "database"
 
 
 def test_imports_point_one_way() -> None:
@@ -310,7 +297,7 @@ def test_imports_point_one_way() -> None:
 
 def test_every_folder_is_a_room_of_the_list() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"__pycache__"}
-    assert folders <= set(ROOMS) - {"front"}
+    assert folders <= set(ROOMS)
 
 
 def _importers(modules: set[str], *folders: str) -> list[tuple[Path, str]]:

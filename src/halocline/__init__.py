@@ -9,8 +9,8 @@ with hc.open("shop") as db:
     db.sql("select status, count(*) from orders group by 1")
 """
 
-from halocline.config import Options
-from halocline.database import Database, connect, open
+from halocline.database.database import Database, connect, open
+from halocline.database.table import Table
 from halocline.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -23,7 +23,7 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.table import Table
+from halocline.options import Options
 from halocline.txn import Transaction
 from halocline.version import __version__
 

@@ -44,7 +44,7 @@ from halocline.errors import SnapshotExpiredError, UsageError
 from halocline.read.changes import changes_schema, read_events
 from halocline.read.duck import as_schema
 from halocline.rows.page import Int64Array
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema
 from halocline.txn.pin import Pin

@@ -35,17 +35,17 @@ import pyarrow as pa
 from halocline import Database
 from halocline.catalog.entries import ObjectEntry
 from halocline.clock import SystemClock
-from halocline.config import MIB, Options
 from halocline.errors import ConflictError, DuplicateKeyError, NotFoundError
 from halocline.objects import ObjectStats
 from halocline.objects.columns import ROWID
 from halocline.objects.order import Ordered, key_order, repeats
 from halocline.objects.shelf import FILES_PER_JOB, job_of, object_id
 from halocline.objects.write import encode_data
+from halocline.options import MIB, Options
 from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.names import Names, attempt_here
 from halocline.spark.owner import state_of
 from halocline.store import Objects

@@ -21,8 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args
 
-from halocline.config import parse_duration
 from halocline.errors import UsageError
+from halocline.options import parse_duration
 
 OnConflict = Literal["error", "ignore", "upsert", "changes"]
 LEASE: Final = "1h"

@@ -30,11 +30,10 @@ from halocline import Database
 from halocline.catalog.entries import ObjectEntry
 from halocline.checkpoint.leases import write_lease
 from halocline.clock import SystemClock
-from halocline.config import MIB
 from halocline.errors import CorruptionError
-from halocline.ipc import check_own
 from halocline.objects import ObjectFile, ObjectStats, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
+from halocline.options import MIB
 from halocline.read.duck import Duck, as_schema
 from halocline.read.plan import ScanPlan
 from halocline.read.prune import compile_where
@@ -43,7 +42,8 @@ from halocline.read.statement import parse_where
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.ipc import check_own
+from halocline.schema.schema import Schema
 from halocline.spark.probe import shelf_at
 from halocline.store import LocalFiles
 from pyspark_halocline.connect import open_to_read

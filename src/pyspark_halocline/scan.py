@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from halocline.clock import SystemClock
 from halocline.errors import SchemaError
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema, spark_type
 from pyspark_halocline.connect import open_to_read

@@ -44,7 +44,7 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.rows.system import JobNode
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema

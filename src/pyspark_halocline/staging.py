@@ -27,9 +27,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from halocline.checkpoint.staging import FOLDER, end_staged, hold_staged
 from halocline.clock import Clock, SystemClock
-from halocline.config import MIB
 from halocline.errors import CorruptionError, NotFoundError
-from halocline.ipc import check_own
+from halocline.options import MIB
+from halocline.schema.ipc import check_own
 from halocline.store import LocalFiles
 from pyspark_halocline.objects import Made, ObjectStage
 

@@ -17,11 +17,11 @@ import pytest
 
 import halocline as hc
 from halocline.checkpoint.pins import read_pins
+from halocline.database.opening import Reader
 from halocline.ids import NEVER
 from halocline.log.recent import DIRECTORY, GENERAL, PLACES, RecentKeys, RecentPage, place_of
 from halocline.node.ahead import AheadTransaction
 from halocline.node.remote import Remote
-from halocline.opening import Reader
 from halocline.store import LocalFiles
 from halocline.store.faulty import FaultyFiles
 
@@ -576,7 +576,7 @@ def test_a_fold_that_was_broken_off_is_not_gone_ahead_of(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("halocline.opening.fold_run", interrupt)
+        patch.setattr("halocline.database.opening.fold_run", interrupt)
         txn = node.begin()
         with pytest.raises(KeyboardInterrupt):
             txn.get("t", 1)

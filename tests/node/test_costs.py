@@ -18,13 +18,13 @@ import pytest
 
 import halocline as hc
 from halocline.checkpoint.pins import Pins, read_pins
+from halocline.database.opening import Reader
 from halocline.ids import NEVER
 from halocline.log import promise
 from halocline.node import promising, trust
 from halocline.node.channel import Channel
 from halocline.node.exchange import Exchange
 from halocline.node.link import Link
-from halocline.opening import Reader
 from halocline.rows.engine import EngineState
 from halocline.store import LocalFiles
 from halocline.store.local import LocalFile

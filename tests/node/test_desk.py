@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.codec import encode as encode_rows
 from halocline.log import DML_A
 from halocline.log.tape import Tape
 from halocline.node import service, wire
@@ -26,7 +25,8 @@ from halocline.node.endpoint import read_endpoint
 from halocline.node.service import Service
 from halocline.node.wire import HEAD, Hello, frame
 from halocline.rows.onerow import one_row_record
-from halocline.schema import Schema
+from halocline.schema.codec import encode as encode_rows
+from halocline.schema.schema import Schema
 
 WAIT_S = 30
 OPTIONS = hc.Options(background=False, page_rows=4)

@@ -11,7 +11,7 @@ import pytest
 from halocline import errors
 from halocline.node.faults import from_wire, to_wire
 from halocline.node.wire import Failed, decode_reply, encode
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SCHEMA = Schema.define({"a": "decimal(12,2)", "b": "timestamptz", "c": int}, ["a", "b"])
 KEY = (Decimal("1.50"), datetime(2024, 5, 1, tzinfo=UTC))

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.ipc import check_stream, unpacked_bytes
 from halocline.node import Server, limits, server, session, wire
 from halocline.node.limits import Room, read_record, read_request
 from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import encode
+from halocline.schema.ipc import check_stream, unpacked_bytes
 from tests.node.test_flight import ask
 from tests.node.test_hostile import calling, greet
 

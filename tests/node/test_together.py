@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.codec import encode as encode_rows
 from halocline.errors import UnavailableError
 from halocline.log import ACS, COMMITS, DML_A, DML_U, Follower, Log
 from halocline.node import wire
 from halocline.node.wire import Commit, frame
 from halocline.rows.onerow import one_row_record
+from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
 from halocline.txn.together import commit_inserts
 from tests.node.test_desk import WAIT_S, caller, said, slow_disk

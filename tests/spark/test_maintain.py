@@ -11,8 +11,8 @@ import pytest
 
 import halocline as hc
 from halocline import spark as hs
+from halocline.checkpoint.upkeep import Chore, News
 from halocline.errors import UsageError
-from halocline.upkeep import Chore, News
 from tests.spark.compacting import OPTIONS, Gate, current, overlapping, put, rows_at
 
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline import engines
 from halocline import spark as hs
+from halocline.database import engines
 from halocline.errors import CorruptionError, NotFoundError, UsageError
 from halocline.spark import dialect
 from halocline.spark.values import bound

@@ -46,7 +46,7 @@ from halocline.ids import IndexId
 
 if TYPE_CHECKING:
     from halocline.catalog.catalog import Catalog
-    from halocline.schema import Schema
+    from halocline.schema.schema import Schema
 
 
 class _Command(NamedTuple):

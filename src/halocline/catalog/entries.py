@@ -32,7 +32,7 @@ from halocline.ids import NEVER, ColumnId, IndexId, ObjectId, TableId
 from halocline.objects import ObjectFile, ObjectStats
 
 if TYPE_CHECKING:
-    from halocline.schema import Schema
+    from halocline.schema.schema import Schema
 
 DatabaseId = NewType("DatabaseId", int)
 ObjectKind = Literal["data", "tombstone", "index", "checkpoint"]

@@ -20,7 +20,7 @@ Bytes from a log are hostile until checked. A version we do not know is refused,
 and so are unknown fields, ids out of range, impossible names and trailing bytes. msgspec bounds
 every length by the bytes that are there before it allocates.
 
-Not here: the frame around a node (log/record.py), the schema's own wire form (schema.py).
+Not here: the frame around a node (log/record.py), the schema's own wire form (schema/schema.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from halocline.ids import ColumnId, IndexId, TableId
 from halocline.log import DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT
 
 if TYPE_CHECKING:
-    from halocline.schema import Schema
+    from halocline.schema.schema import Schema
 
 VERSION: Final = 1
 

@@ -22,7 +22,7 @@ from halocline.catalog.entries import DatabaseEntry, DatabaseId, TableEntry
 from halocline.catalog.meta import MetaTxn
 from halocline.errors import CorruptionError, HaloclineError, UsageError
 from halocline.ids import IndexId
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:
     from halocline.catalog.catalog import Catalog

@@ -36,10 +36,10 @@ from halocline.checkpoint.pins import EVERYTHING, Pin, read_pins
 from halocline.checkpoint.report import GcReport, Kept
 from halocline.checkpoint.staging import sweep_staged
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
-from halocline.config import parse_duration
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.log import FLOOR
+from halocline.options import parse_duration
 from halocline.rows.system import FloorNode, encode_system
 from halocline.rows.undo import collect, forget_objects
 from halocline.store import Files

@@ -18,12 +18,12 @@ import xxhash
 from halocline.catalog.history import restore as restore_catalog
 from halocline.checkpoint.objectlist import decode_objects
 from halocline.checkpoint.root import Root, TableWire, decode_root, unpack_times
-from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.log import CKP, Entry, Record, transactions
 from halocline.log.replay import Parts
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
+from halocline.options import Options
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import fold_row
 from halocline.rows.redo import Bounds, redo

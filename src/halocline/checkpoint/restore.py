@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from halocline.checkpoint.load import Replay, load
 from halocline.checkpoint.pointer import read_pointer
-from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.log import (
     CKP,
@@ -38,6 +37,7 @@ from halocline.log.names import log_numbers, path_of
 from halocline.log.replay import Parts
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
+from halocline.options import Options
 from halocline.rows.engine import EngineState
 from halocline.rows.system import CheckpointNode, decode_system
 from halocline.store import Files

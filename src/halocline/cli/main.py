@@ -22,9 +22,9 @@ import halocline as hc
 from halocline.cli.errors import TROUBLE, told
 from halocline.cli.serve import serve as run_serve
 from halocline.cli.upkeep import maintain as run_maintain
-from halocline.config import parse_duration
+from halocline.database.opening import local_files
 from halocline.errors import UsageError
-from halocline.opening import local_files
+from halocline.options import parse_duration
 
 app = typer.Typer(
     name="halocline",

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from halocline.checkpoint import GcReport
+from halocline.checkpoint.upkeep import News
 from halocline.compaction import CompactReport
 from halocline.mover import Moved
-from halocline.upkeep import News
 
 
 class Show:

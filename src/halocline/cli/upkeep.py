@@ -15,11 +15,11 @@ from typing import Any
 from rich.console import Console
 
 from halocline import Database
+from halocline.checkpoint.upkeep import Flag, Stop, UpkeepReport, keep_up
 from halocline.cli.errors import TROUBLE, say
 from halocline.cli.show import Show
 from halocline.compaction import LocalRunner
 from halocline.errors import UnavailableError
-from halocline.upkeep import Flag, Stop, UpkeepReport, keep_up
 
 
 def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int:

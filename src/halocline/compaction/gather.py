@@ -19,14 +19,14 @@ from halocline.catalog import ObjectEntry
 from halocline.compaction.merge import dropper, rowids_of
 from halocline.compaction.plan import CompactPolicy, Plan, plan_compaction
 from halocline.compaction.stats import ObjectStats
-from halocline.config import MIB, Options
 from halocline.ids import NEVER, ObjectId
 from halocline.objects.columns import ROWID
+from halocline.options import MIB, Options
 from halocline.read.ended import ended_rowids
 from halocline.rows.page import Int64Array
 from halocline.rows.state import Shape, TableState
 from halocline.rows.tier import Tier
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 OBJECT_BYTES_MAX: Final = 256 * MIB
 OBJECT_ROWS_MIN: Final = 65_536

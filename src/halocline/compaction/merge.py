@@ -36,16 +36,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.batches import int64_values
-from halocline.config import MIB
 from halocline.objects import ObjectFile, Reader
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID, Order, is_composite
 from halocline.objects.directory import Directory
 from halocline.objects.keybytes import key_bytes
+from halocline.options import MIB
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask
-from halocline.schema import Schema
-from halocline.types import kind
+from halocline.schema.batches import int64_values
+from halocline.schema.schema import Schema
+from halocline.schema.types import kind
 
 SLAB_ROWS: Final = 262_144
 SLAB_BYTES: Final = 128 * MIB

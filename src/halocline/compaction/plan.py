@@ -48,8 +48,8 @@ import numpy as np
 
 from halocline.compaction.shape import by_key
 from halocline.compaction.stats import ObjectStats, Reach
-from halocline.config import GIB, MIB
 from halocline.ids import ObjectId
+from halocline.options import GIB, MIB
 
 BLOCK_ROWS = 8192
 

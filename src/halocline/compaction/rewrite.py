@@ -24,9 +24,9 @@ from halocline.compaction.merge import SLAB_BYTES, Drop, dropper
 from halocline.compaction.plan import Group
 from halocline.compaction.runs import Run, runs_of, write_run
 from halocline.compaction.shorten import Outcome, Shortener, entry_of
-from halocline.config import Options
 from halocline.objects import ObjectFile
 from halocline.objects.shelf import object_key
+from halocline.options import Options
 from halocline.read.ended import ended_rowids
 from halocline.rows.page import Int64Array, Mask
 from halocline.rows.state import TableState

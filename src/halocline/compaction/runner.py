@@ -15,7 +15,7 @@ from halocline.compaction.gather import policy_of
 from halocline.compaction.plan import CompactPolicy, Group
 from halocline.compaction.rewrite import Rewriter
 from halocline.compaction.shorten import Outcome
-from halocline.config import Options
+from halocline.options import Options
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 

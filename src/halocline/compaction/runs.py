@@ -31,11 +31,11 @@ from halocline.compaction.merge import (
     sorted_by,
 )
 from halocline.compaction.plan import Group
-from halocline.config import Options
 from halocline.objects import ObjectFile, ObjectStats, Reader
 from halocline.objects.write import encode_data
+from halocline.options import Options
 from halocline.rows.tier import Tier
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SPARE: Final = 16
 """How many rows of a range of keys have ended is not known exactly: its objects are planned this

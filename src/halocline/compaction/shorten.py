@@ -22,10 +22,10 @@ from halocline.catalog import ObjectEntry
 from halocline.compaction.merge import dropper, rowids_of
 from halocline.compaction.plan import CompactReason, Group
 from halocline.compaction.runs import file_of
-from halocline.config import Options
 from halocline.objects import ObjectStats, write_tombstones
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.shelf import object_id, object_key
+from halocline.options import Options
 from halocline.rows.page import Int64Array
 from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState

@@ -25,9 +25,9 @@ from __future__ import annotations
 from _thread import RLock
 from typing import Final, NamedTuple
 
-from halocline.config import Options
 from halocline.log.format import SECTOR
 from halocline.log.names import log_numbers, path_of
+from halocline.options import Options
 from halocline.store import File, Files
 
 TRIM_BYTES_MIN: Final = 64 * 1024

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from halocline.config import Options
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.log.format import SECTOR, Entry, FileHeader, decode_file_header
 from halocline.log.names import log_numbers, path_of, read_image
@@ -30,6 +29,7 @@ from halocline.log.places import Place
 from halocline.log.published import Published, PublishedPage
 from halocline.log.recover import Recovery
 from halocline.log.scan import Cursor, check_follows, read_entries
+from halocline.options import Options
 from halocline.store import File, Files
 
 NEAR_BYTES: Final = 1 << 18

@@ -25,8 +25,8 @@ from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
-from halocline.codec import encode
 from halocline.errors import CorruptionError
+from halocline.schema.codec import encode
 from halocline.store import Files
 
 DIRECTORY: Final = "recent"

@@ -40,13 +40,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from halocline.clock import Clock
-from halocline.config import Options
 from halocline.errors import CorruptionError, UnavailableError
 from halocline.log.format import CKP, SECTOR, Entry, FileHeader, decode_file_header
 from halocline.log.names import LOG_DIRECTORY, log_numbers, path_of, read_image
 from halocline.log.places import Place, beginning
 from halocline.log.published import Published, read_published
 from halocline.log.scan import Cursor, check_follows, check_torn, offset_of, read_entries
+from halocline.options import Options
 from halocline.store import Files
 
 _READ_ONLY_TRIES = 3

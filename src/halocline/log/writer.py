@@ -38,7 +38,6 @@ from dataclasses import replace
 from typing import Final
 
 from halocline.clock import Clock
-from halocline.config import Durability, Options
 from halocline.errors import Outcome, UnavailableError, UsageError
 from halocline.log.allocate import Allocator, Fresh
 from halocline.log.flusher import Flusher
@@ -52,6 +51,7 @@ from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
 from halocline.log.watch import Watchers
+from halocline.options import Durability, Options
 from halocline.store import Files
 
 SYSTEM_PAYLOAD_MAX: Final = 512

@@ -27,7 +27,7 @@ from halocline.rows.deletes import TombstoneRun, merge_tombstones
 from halocline.rows.page import FrozenPage, Int64Array, Mask
 from halocline.rows.state import TableState
 from halocline.rows.trim import residents
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 
 def gather_rows(

@@ -37,8 +37,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
-from halocline.config import MIB, Options
 from halocline.ids import TableId
+from halocline.options import MIB, Options
 
 
 class MoveReason(StrEnum):

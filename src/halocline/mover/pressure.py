@@ -20,10 +20,10 @@ from threading import Condition, Lock
 from typing import Final
 
 from halocline.clock import Clock
-from halocline.config import MIB
 from halocline.ids import NEVER
 from halocline.mover.measure import measure
 from halocline.mover.plan import L0Stats, MovePolicy, write_delay_s
+from halocline.options import MIB
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 

@@ -26,7 +26,6 @@ from typing import Final
 import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
-from halocline.config import Options
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.mover.gather import gather_rows, gather_tombstones
@@ -42,6 +41,7 @@ from halocline.mover.plan import (
 from halocline.mover.pressure import Pressure
 from halocline.objects import ObjectStats, write_data, write_tombstones
 from halocline.objects.shelf import object_id, object_key
+from halocline.options import Options
 from halocline.rows.page import FrozenPage
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState

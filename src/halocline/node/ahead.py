@@ -43,7 +43,7 @@ from halocline.txn import Committer, Core, Transaction
 from halocline.txn.workspace import Single
 
 if TYPE_CHECKING:
-    from halocline.opening import Reader
+    from halocline.database.opening import Reader
 
 CatchUp = Callable[["Reader", Core], Core]
 """Folds all that is published; returns the core that a transaction of this one goes on with."""

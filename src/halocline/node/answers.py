@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import msgspec
 
-from halocline.config import DURATION_MAX
 from halocline.errors import (
     ConflictError,
     NotFoundError,
@@ -68,11 +67,12 @@ from halocline.node.wire import (
     WaitVisible,
     encode,
 )
+from halocline.options import DURATION_MAX
 from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tokens import Token
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn import Transaction
 
 WAIT_S: Final = 1.0

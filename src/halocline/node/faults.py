@@ -18,7 +18,7 @@ import msgspec
 from halocline import errors
 from halocline.errors import ConflictError, HaloclineError, UnavailableError, UsageError
 from halocline.node.wire import Command, CreateTable, DropTable, Failed, Request
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SchemaOf = Callable[[str], Schema | None]
 """The schema of a table by name, as far as one knows it."""

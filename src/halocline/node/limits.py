@@ -5,7 +5,7 @@
     size --Room--> a place among all that are being unpacked, or "try again"
 
 A byte of msgpack can become a Python object of sixty bytes, and a compressed Arrow buffer says
-itself how large it is (ipc.py). So lengths are read first, in the few places where they stand, and
+itself how large it is (schema/ipc.py). So lengths are read first, in the few places where they stand, and
 a request that would take more memory than a plain one of the same rows could is refused.
 """
 
@@ -19,10 +19,10 @@ from typing import Final
 import msgspec
 
 from halocline.errors import CorruptionError, UnavailableError, UsageError
-from halocline.ipc import unpacked_bytes
 from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
 from halocline.node.wire import Commit, Request, decode_request
 from halocline.rows.nodes import ARROW, HEAD
+from halocline.schema.ipc import unpacked_bytes
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 """A request without rows and files."""

@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError
-from halocline.ipc import check_stream
 from halocline.log import COMMITS, DML_A, DML_D, DML_U, Record
 from halocline.objects.shelf import FILES_PER_JOB, object_key
 from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
@@ -32,6 +31,7 @@ from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
 from halocline.rows.system import decode_info
+from halocline.schema.ipc import check_stream
 
 VERSION: Final = b"1"
 MESSAGE_BYTES_MAX: Final = 1 << 30

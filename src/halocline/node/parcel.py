@@ -40,7 +40,7 @@ from halocline.rows.onerow import read_row
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.commands import Kind

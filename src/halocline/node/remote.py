@@ -19,7 +19,6 @@ from typing import Any
 
 from halocline.catalog import CatalogTxn, TableEntry, nodes
 from halocline.clock import Clock
-from halocline.codec import encode as encode_rows
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
@@ -30,7 +29,8 @@ from halocline.rows.engine import EngineState
 from halocline.rows.onerow import one_row_record
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.schema import Schema
+from halocline.schema.codec import encode as encode_rows
+from halocline.schema.schema import Schema
 from halocline.txn import Committer
 from halocline.txn.commands import Command, Kind
 from halocline.txn.endings import rewrite

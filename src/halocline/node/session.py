@@ -16,7 +16,7 @@ from halocline.errors import ConflictError, UnavailableError
 from halocline.ids import NEVER
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.store import File, Files
 from halocline.txn.jobs import give_up, start_job
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.cells import Cells
 from halocline.objects.bloom import Hashes, hash_ints, hash_keys
 from halocline.objects.footer import BloomColumn
 from halocline.objects.keybytes import key_bytes, pk64
-from halocline.schema import Schema
-from halocline.types import EPOCH_ORDINAL
+from halocline.schema.cells import Cells
+from halocline.schema.schema import Schema
+from halocline.schema.types import EPOCH_ORDINAL
 
 Int64Array = npt.NDArray[np.int64]
 _NO_KEYS: list[bytes] = []
@@ -122,7 +122,7 @@ def _sorted_keys(keys: Any) -> tuple[Int64Array, npt.NDArray[np.bool_], list[byt
 
 
 def _to_ints(keys: Sequence[bytes]) -> Int64Array:
-    """The integers behind key bytes: the other way round of keys.py."""
+    """The integers behind key bytes: the other way round of schema/keys.py."""
     data = b"".join(keys)
     if len(data) == 4 * len(keys):
         return np.frombuffer(data, ">u4").astype(np.int64) - EPOCH_ORDINAL

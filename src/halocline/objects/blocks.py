@@ -14,15 +14,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from halocline.cells import Cells
-from halocline.cells import Reader as CellReader
 from halocline.objects.batch import Int64Array
 from halocline.objects.columns import COMMIT_TS, HIDDEN, PK64, ROWID, ROWID_ID
 from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Handle, Pool
 from halocline.objects.read import Reader, Tail
 from halocline.objects.stats import ObjectFile
-from halocline.schema import Column, Schema
+from halocline.schema.cells import Cells
+from halocline.schema.cells import Reader as CellReader
+from halocline.schema.schema import Column, Schema
 
 TOGETHER: Final = 4
 """So many missing blocks of a row group are read together rather than one by one."""

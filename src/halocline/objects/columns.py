@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.ids import ColumnId
-from halocline.schema import Column, Schema
-from halocline.types import kind
+from halocline.schema.schema import Column, Schema
+from halocline.schema.types import kind
 
 Order = Literal["key", "rowid"]
 

@@ -25,7 +25,7 @@ from halocline.objects.keybytes import is_sorted, key_bytes, range_of
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.zonemap import zonemap
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 WHOLE_BYTES_MAX: Final = 1 << 20
 """Files up to this size are decoded in one go."""

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.batches import int64_values
 from halocline.objects.batch import Int64Array, KeyBatch
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID
 from halocline.objects.stats import ObjectFile
-from halocline.schema import Schema
+from halocline.schema.batches import int64_values
+from halocline.schema.schema import Schema
 
 Matches = tuple[Int64Array, Int64Array]
 """Places in a batch, and the rows of the block that hold these keys."""

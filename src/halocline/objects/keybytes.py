@@ -3,7 +3,7 @@
     table --key_bytes--> binary array: row i holds schema.key_bytes(key of row i)
     table --pk64------> int64 array: xxh3-64 of these bytes
 
-The same bytes as keys.py makes one by one, here a column at a time: 1 M keys of (int64, int64) take
+The same bytes as schema/keys.py makes one by one, here a column at a time: 1 M keys of (int64, int64) take
 30 ms, of (int64, string) 150 ms. A composite key has no column of its own for a bloom filter to
 stand on, so its hash becomes one.
 
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from halocline.batches import int64_values
 from halocline.objects.xxh3 import Bytes2D, xxh3_64
-from halocline.types import EPOCH_ORDINAL, kind
+from halocline.schema.batches import int64_values
+from halocline.schema.types import EPOCH_ORDINAL, kind
 
 _SIGN64: Final = np.uint64(1 << 63)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.objects.keybytes import is_sorted
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 Int64Array = npt.NDArray[np.int64]
 PIECE_BYTES: Final = 1 << 30

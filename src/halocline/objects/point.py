@@ -44,7 +44,7 @@ from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader, Tail
 from halocline.objects.stats import ObjectFile
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 Row = tuple[Any, ...]
 

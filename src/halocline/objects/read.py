@@ -30,7 +30,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from halocline.config import MIB
 from halocline.errors import CorruptionError, UnavailableError
 from halocline.objects.bloom import Bloom
 from halocline.objects.columns import COMMIT_TS, COMMIT_TS_ID, HIDDEN, ROWID
@@ -38,7 +37,8 @@ from halocline.objects.directory import Directory, decode_directory
 from halocline.objects.pool import Handle, Pool
 from halocline.objects.splice import Chunk, decode
 from halocline.objects.stats import ObjectFile, ObjectStats
-from halocline.schema import Column, Schema
+from halocline.options import MIB
+from halocline.schema.schema import Column, Schema
 from halocline.store.objects import Objects
 
 Numbers = npt.NDArray[np.int64]

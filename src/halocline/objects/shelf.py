@@ -13,12 +13,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from halocline.config import MIB
 from halocline.objects.point import Finder
 from halocline.objects.pool import Pool, PoolStats
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile
-from halocline.schema import Schema
+from halocline.options import MIB
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects, Objects
 
 FILES_PER_JOB: Final = 1 << 20

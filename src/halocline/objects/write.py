@@ -34,7 +34,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from halocline.config import MIB, Options
 from halocline.objects.columns import (
     COMMIT_TS,
     PK64,
@@ -54,9 +53,10 @@ from halocline.objects.footer import read_layout
 from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
 from halocline.objects.stats import Kind, ObjectStats
 from halocline.objects.zonemap import zonemap
-from halocline.schema import Column, Schema
+from halocline.options import MIB, Options
+from halocline.schema.schema import Column, Schema
+from halocline.schema.types import kind as family
 from halocline.store.objects import Objects
-from halocline.types import kind as family
 
 BLOCK_ROWS_MAX: Final = 8192
 BLOCK_BYTES_MAX: Final = 64 * MIB

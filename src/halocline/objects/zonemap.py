@@ -35,9 +35,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.batches import EXACT, column_values
-from halocline.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
-from halocline.values import decimal_unit
+from halocline.schema.batches import EXACT, column_values
+from halocline.schema.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
+from halocline.schema.values import decimal_unit
 
 VERSION: Final = 1
 TEXT_BYTES_MAX: Final = 64

@@ -38,7 +38,7 @@ from halocline.read.lookup import Located, locate_rowids
 from halocline.rows.lookup import resident
 from halocline.rows.page import Int64Array
 from halocline.rows.state import Shape, TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 KINDS = pa.array(["delete", "update_before", "update_after", "insert"])
 DELETE, BEFORE, AFTER, INSERT = range(4)

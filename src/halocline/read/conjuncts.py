@@ -32,7 +32,7 @@ from sqlglot import exp
 
 from halocline.read.predicate import number_parameters
 from halocline.read.prune import Predicate, compile_tree
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 _SELECT: Final = frozenset(
     {

@@ -38,7 +38,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlglot import exp
 
-from halocline.types import DECIMAL_DIGITS_MAX, UTC, kind
+from halocline.schema.types import DECIMAL_DIGITS_MAX, UTC, kind
 
 INT_MAX: Final = 1 << 127
 DAY: Final = dt.timedelta(1)

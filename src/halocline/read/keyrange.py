@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from halocline.keys import encoder
 from halocline.read.constant import Span
 from halocline.read.predicate import (
     FALSE,
@@ -45,8 +44,9 @@ from halocline.read.predicate import (
     read_predicate,
 )
 from halocline.read.statement import check_params
-from halocline.schema import Schema
-from halocline.types import INT_BITS, kind
+from halocline.schema.keys import encoder
+from halocline.schema.schema import Schema
+from halocline.schema.types import INT_BITS, kind
 
 EQUALITIES_MAX: Final = 10_000
 """More keys than this are a range, not a list of point reads."""

@@ -27,7 +27,7 @@ from halocline.read.alive import ended_mask
 from halocline.rows import lookup as pages
 from halocline.rows.page import Int64Array, Mask
 from halocline.rows.state import Shape, TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 IN_PAGES = -1
 FEW = 4096

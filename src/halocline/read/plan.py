@@ -34,7 +34,7 @@ from halocline.read.prune import Predicate
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.page import Int64Array, Page
 from halocline.rows.state import Shape
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 NONE: Final[Int64Array] = np.zeros(0, dtype=np.int64)
 

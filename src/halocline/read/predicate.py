@@ -32,8 +32,8 @@ from sqlglot import exp
 from halocline.errors import SchemaError
 from halocline.read.constant import NAN, NULL, Constant, Span, constant, place_constants
 from halocline.read.statement import parse_where, part_casts
-from halocline.schema import Schema
-from halocline.types import kind
+from halocline.schema.schema import Schema
+from halocline.schema.types import kind
 
 # What a predicate can be for a row. A set of these is a mask.
 FALSE: Final = 1

@@ -54,7 +54,7 @@ from halocline.read.predicate import (
     read_predicate,
 )
 from halocline.read.statement import check_params
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 
 class Zone(Protocol):

@@ -33,7 +33,7 @@ from halocline.rows.deletes import TombstoneRun
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask, Page
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 
 def take_plan(

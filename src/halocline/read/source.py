@@ -41,7 +41,7 @@ from halocline.read.scan import scan_objects
 from halocline.read.statement import quote
 from halocline.read.words import Loan, WordTable
 from halocline.rows.page import Int64Array
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:
     import duckdb

@@ -23,7 +23,7 @@ import sqlglot
 from sqlglot import exp
 
 from halocline.errors import SchemaError, UsageError
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
 _READS = (exp.Select, exp.SetOperation, exp.Subquery)

@@ -19,10 +19,10 @@ import numpy as np
 
 from halocline.catalog import Catalog, TableEntry
 from halocline.catalog.names import name_key
-from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.log import ACS, DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Record
 from halocline.objects import Shelf
+from halocline.options import Options
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES

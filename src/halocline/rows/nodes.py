@@ -29,11 +29,11 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError
-from halocline.ipc import check_own
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.rows.memtree import Run, sort_run
 from halocline.rows.page import Int64Array, Row
-from halocline.schema import Schema
+from halocline.schema.ipc import check_own
+from halocline.schema.schema import Schema
 
 _Encoding, _Arrow = msgspec.MsgspecError, pa.ArrowException
 VERSION: Final = 1

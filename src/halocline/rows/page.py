@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 Row = tuple[object, ...]
 Int64Array = npt.NDArray[np.int64]

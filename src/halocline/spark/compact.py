@@ -33,9 +33,9 @@ from halocline.compaction.rewrite import ended_in
 from halocline.compaction.runner import Work
 from halocline.compaction.runs import Run, runs_of, split
 from halocline.compaction.shorten import Outcome, Shortener, entry_of
-from halocline.config import GIB, MIB, Options
 from halocline.errors import CorruptionError, UsageError
 from halocline.objects import ObjectStats
+from halocline.options import GIB, MIB, Options
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.spark.collect import Progress, collect

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from halocline.config import MIB
 from halocline.errors import UsageError
+from halocline.options import MIB
 from halocline.read.duck import Duck
 from halocline.read.statement import parse_condition, parse_where
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SOURCE, TARGET = "source", "target"
 _duck: list[Duck] = []

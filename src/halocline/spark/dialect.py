@@ -31,7 +31,7 @@ from sqlglot import exp
 from halocline.errors import UsageError
 from halocline.read.predicate import number_parameters
 from halocline.read.statement import parse_where
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.kinds import Kinds, kind_of_name, place_of
 from halocline.spark.values import bound
 

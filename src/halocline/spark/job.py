@@ -38,7 +38,7 @@ from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schem
 from halocline.objects.shelf import object_id
 from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.base import ROWS_ALONG_MAX, pack_base
 from halocline.spark.collect import collect
 from halocline.spark.owner import Owner, check_writer, state_of

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 Kind = str | None
 """int, decimal, float, string, bool, date, time, timestamp, timestamptz, null; None: not known."""

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from halocline.config import parse_duration
 from halocline.errors import UsageError
 from halocline.objects.shelf import object_key
+from halocline.options import parse_duration
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.spark.files import read_files

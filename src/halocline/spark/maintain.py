@@ -3,7 +3,7 @@
     hs.maintain(session, db, once=True)        one round, and what it did
     hs.maintain(session, db, interval="1m")    until Ctrl-C, or until `stop` is set
 
-The rounds are those of upkeep.py; this file only brings the runner. Spark is started when the first
+The rounds are those of checkpoint/upkeep.py; this file only brings the runner. Spark is started when the first
 group needs it.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from halocline.config import parse_duration
+from halocline.checkpoint.upkeep import Stop, UpkeepReport, Watch, keep_up
+from halocline.options import parse_duration
 from halocline.spark.compact import SparkRunner
 from halocline.spark.owner import check_here
 from halocline.spark.session import prepare
-from halocline.upkeep import Stop, UpkeepReport, Watch, keep_up
 
 
 def maintain(

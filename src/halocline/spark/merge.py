@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from halocline.errors import SchemaError, UsageError
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.condition import check_condition
 from halocline.spark.job import LoadReport, Spec, check_input, columns_of, write
 from halocline.spark.owner import state_of

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from halocline.config import parse_duration
 from halocline.errors import UsageError
+from halocline.options import parse_duration
 from halocline.rows.system import JobNode
 from halocline.spark.owner import Owner, check_owner
 from halocline.txn.jobs import give_up

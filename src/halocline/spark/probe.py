@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from halocline.config import MIB
 from halocline.objects import ObjectFile, ObjectStats, Shelf
 from halocline.objects.batch import Int64Array
 from halocline.objects.columns import ROWID
+from halocline.options import MIB
 from halocline.rows.members import is_among
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.store import Objects, PyarrowObjects
 
 MEMORY_BYTES = 512 * MIB

@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from halocline.compaction.merge import Drop, dropper
 from halocline.compaction.runs import Run, write_run
-from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.objects import ObjectFile, ObjectStats
 from halocline.objects.batch import Int64Array
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from halocline.spark.names import Names, attempt_here
 from halocline.spark.probe import shelf_at
 

@@ -33,7 +33,7 @@ from halocline.read.prune import compile_where
 from halocline.read.scan import memory_table, take_plan
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.spark.condition import check_where
 from halocline.spark.dialect import translate_where
 from halocline.spark.files import read_files

@@ -36,14 +36,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from halocline.config import Options
 from halocline.errors import CorruptionError, SchemaError, UsageError
 from halocline.objects.batch import Int64Array
 from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, key_schema
 from halocline.objects.order import same_as_before
 from halocline.objects.shelf import FILES_PER_JOB
 from halocline.objects.write import encode_data, encode_tombstones
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from halocline.spark.condition import holds
 from halocline.spark.names import Names, attempt_here
 from halocline.spark.probe import Base, Found, Probe

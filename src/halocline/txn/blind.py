@@ -37,7 +37,7 @@ import numpy as np
 from halocline.catalog.entries import ObjectEntry
 from halocline.rows.nodes import Append, Delete, Node, Update, key_run
 from halocline.rows.page import Int64Array, Row
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.objectparts import ObjectParts, file_of
 
 Mode = Literal["upsert", "ignore", "delete"]

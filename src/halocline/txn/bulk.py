@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from halocline import convert
-from halocline.config import MIB
 from halocline.errors import DuplicateKeyError, SchemaError
 from halocline.objects.order import Int64Array, Ordered, cuts, key_order, repeats
+from halocline.options import MIB
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Mask
+from halocline.schema import convert
 from halocline.txn.commands import Kind
 from halocline.txn.taken import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import Part, TableChanges

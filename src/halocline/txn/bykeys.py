@@ -17,7 +17,7 @@ import pyarrow as pa
 from halocline.objects.order import Ordered, key_order, same_as_before
 from halocline.read.lookup import locate_many
 from halocline.rows.members import is_among
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn import bulk, write
 from halocline.txn.workspace import TableChanges
 

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
-from halocline.codec import encode as encode_rows
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
@@ -40,6 +39,7 @@ from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
+from halocline.schema.codec import encode as encode_rows
 from halocline.txn.blindrounds import ROUNDS_MAX
 from halocline.txn.commands import Command, Kind
 from halocline.txn.conflict import untouched

@@ -33,7 +33,7 @@ from halocline.rows.deletes import Tombstone
 from halocline.rows.members import is_among, places_in
 from halocline.rows.page import ActivePage, Int64Array, Page, Row
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.commands import Kind
 from halocline.txn.objectparts import Ending, file_of
 from halocline.txn.reads import Reads

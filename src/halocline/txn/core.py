@@ -15,13 +15,13 @@ from weakref import WeakSet
 
 from halocline.catalog import Catalog, CatalogTxn, TableEntry
 from halocline.clock import Clock
-from halocline.config import Options
 from halocline.errors import (
     ConflictError,
     SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
+from halocline.options import Options
 from halocline.read.duck import Duck
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState

@@ -27,7 +27,7 @@ from halocline.read.prune import Predicate, compile_where
 from halocline.read.scan import count_known, count_rows, take_plan, unclean
 from halocline.read.source import Source, readable_by_others, source_of
 from halocline.read.statement import check_params, parse_order, parse_query, parse_where, quote
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.pin import Pin
 from halocline.txn.view import visible
 from halocline.txn.workspace import TableChanges

@@ -29,7 +29,7 @@ from halocline.rows.nodes import (
 from halocline.rows.onerow import INFO, NAMES
 from halocline.rows.reshape import Reshape, encode_reshape
 from halocline.rows.tokens import Token
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.commands import DDL, Command, Kind, merge_kinds, plan
 from halocline.txn.workspace import Part, TableChanges
 

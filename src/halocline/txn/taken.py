@@ -23,7 +23,7 @@ from halocline.read.lookup import locate_many
 from halocline.rows.members import distinct, is_among
 from halocline.rows.memtree import MemTree
 from halocline.rows.page import Int64Array
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.objectparts import file_of, meeting
 from halocline.txn.workspace import TableChanges
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halocline.codec import encode as encode_rows
 from halocline.log import ACS, COMMITS, DML_A
 from halocline.log.recent import place_of
 from halocline.rows.memtree import Key
 from halocline.rows.onerow import ONE_ROW_BYTES, append_rows, one_row_record
 from halocline.rows.page import Row
 from halocline.rows.state import TableState
+from halocline.schema.codec import encode as encode_rows
 from halocline.txn.commit import Committer
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from halocline.errors import UsageError
 from halocline.read.point import find_row
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn import query, write
 from halocline.txn.bykeys import delete_keys, key_table
 from halocline.txn.commands import Kind

@@ -36,7 +36,7 @@ from halocline.rows.page import Int64Array, Row
 from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
 from halocline.txn.commands import Command, Kind
 from halocline.txn.objectparts import ObjectParts

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from halocline import convert
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.objects.order import Ordered, key_order, repeats
 from halocline.read.lookup import locate_many
@@ -22,6 +21,7 @@ from halocline.read.point import find
 from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Int64Array, Row
+from halocline.schema import convert
 from halocline.txn import bulk, endings
 from halocline.txn.taken import SortedKeys, taken_keys
 from halocline.txn.view import in_part, part_of, see, see_many

@@ -29,7 +29,7 @@ from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR
 from halocline.objects.order import Int64Array, Ordered, cuts
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.rows.reshape import new_entry
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.jobs import start_job
 from halocline.txn.objectparts import Ending, ObjectParts
 from halocline.txn.workspace import TableChanges

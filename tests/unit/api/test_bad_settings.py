@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.config import parse_duration, parse_size
+from halocline.options import parse_duration, parse_size
 
 HUGE = "9" * 400
 SETTINGS: dict[str, list[Any]] = {

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from halocline import Database
-from halocline.check import _Check
+from halocline.database.check import _Check
 from halocline.ids import NEVER
 from halocline.objects import ObjectFile, write, write_data, write_tombstones
 from halocline.objects.shelf import object_id, object_key
@@ -236,7 +236,7 @@ def test_a_tombstone_whose_row_compaction_dropped_is_fine(db: Any) -> None:
 
 
 def test_large_tables_are_checked_in_windows(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from halocline import check
+    from halocline.database import check
 
     monkeypatch.setattr(check, "WINDOW_ROWS", 7)
     assert db.check() == []

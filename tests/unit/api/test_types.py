@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import halocline as hc
 from halocline import Database
 from halocline.clock import ManualClock
+from halocline.schema.typenames import parse_type
+from halocline.schema.types import kind
 from halocline.store.faulty import FaultyFiles
-from halocline.typenames import parse_type
-from halocline.types import kind
 from tests.unit.schema.pools import FIRST, LAST, LEAVES, maybe_null, same, types, values
 
 UTC = dt.UTC

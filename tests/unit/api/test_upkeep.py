@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import halocline as hc
+from halocline.checkpoint.upkeep import Chore, News, UpkeepReport, keep_up
 from halocline.compaction import LocalRunner
 from halocline.errors import UnavailableError
-from halocline.upkeep import Chore, News, UpkeepReport, keep_up
 
 OPTIONS = hc.Options(page_rows=16, object_rows=64, row_group_rows=16, background=False)
 

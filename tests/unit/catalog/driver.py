@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from halocline.catalog import Catalog, CatalogTxn, TableEntry
 from halocline.catalog.history import capture, definitions, restore
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SCHEMA = Schema.define({"id": int, "note": str}, "id")
 

@@ -17,7 +17,7 @@ from halocline.compaction.runs import Run, cut, split, write_run
 from halocline.errors import CorruptionError
 from halocline.objects import ObjectFile, Pool, Reader, write_data
 from halocline.objects.columns import ROWID
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
 from tests.unit.objects.rig import ORDERS, SMALL, equal, keyed_tables, orders, rows_of
 from tests.unit.schema.pools import same

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from halocline.clock import ManualClock
-from halocline.config import Durability, Options
 from halocline.log import AC, Entry, Log, Recovery, recover
 from halocline.log.format import FRAME_BYTES, HEADER, SECTOR, align
 from halocline.log.names import path_of
+from halocline.options import Durability, Options
 from halocline.store import Files
 from halocline.store.faulty import FaultyFiles
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from halocline.clock import ManualClock
-from halocline.config import Options
 from halocline.errors import CorruptionError, UnavailableError, UsageError
 from halocline.log import AC, CKP, BrokerLog, Entry, Log, read_log
 from halocline.log.format import PAYLOAD_BYTES_MAX, SECTOR
 from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
+from halocline.options import Options
 from halocline.store import LocalFiles
 from halocline.store.faulty import FaultyFiles
 from tests.unit.log.rig import (

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from halocline.config import Durability
 from halocline.log import AC, CKP, Entry, Log, read_log
+from halocline.options import Durability
 from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.unit.log.rig import TINY, commit, payload, recovered, start
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import halocline.log
-from halocline.config import Options
 from halocline.errors import UnavailableError
 from halocline.log import AC, Log
 from halocline.log.published import read_published
+from halocline.options import Options
 from halocline.store import LocalFiles
 from halocline.store.faulty import FaultyFiles
 from tests.unit.log.rig import ROOMY, TINY, commit, payload, payloads, recovered, start

@@ -199,7 +199,7 @@ def test_all_that_is_logged_must_be_published(tmp_path: Path) -> None:
 
 
 def test_a_new_owner_commits_nothing_before_old_promises_are_over(tmp_path: Path) -> None:
-    from halocline import opening
+    from halocline.database import opening
 
     claimed: list[float] = []
     real = opening.claim

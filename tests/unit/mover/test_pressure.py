@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.config import MIB
 from halocline.mover.pressure import WAIT_S_MAX
+from halocline.options import MIB
 
 Open = Callable[..., Any]
 WIDE = {"id": int, "text": str}

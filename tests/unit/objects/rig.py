@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from halocline.batches import column_values
-from halocline.config import Options
 from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
 from halocline.objects.footer import END_BYTES, footer_start
 from halocline.objects.point import Finder
@@ -21,7 +19,9 @@ from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.thrift import Record, read_struct
 from halocline.objects.write import encode_data
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.batches import column_values
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
 from tests.unit.schema.pools import KEY_LEAVES, maybe_null, same, types, values
 

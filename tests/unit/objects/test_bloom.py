@@ -15,7 +15,6 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.objects.batch import KeyBatch
 from halocline.objects.bloom import BYTE_ARRAY, INT32, INT64, Bloom, hash_ints, hash_keys, hasher
@@ -23,7 +22,8 @@ from halocline.objects.columns import PK64_ID, ROWID
 from halocline.objects.footer import BloomColumn
 from halocline.objects.thrift import I32, STRUCT, number, struct
 from halocline.objects.write import encode_data
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from tests.unit.objects.rig import SMALL, Rig, keyed_tables
 from tests.unit.schema.pools import KEY_LEAVES, few, values
 

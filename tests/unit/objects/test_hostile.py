@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from halocline.config import Options
 from halocline.errors import CorruptionError
 from halocline.objects.columns import (
     CHANGED,
@@ -29,7 +28,8 @@ from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.write import encode_data, encode_tombstones
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
 from tests.unit.objects.rig import KEY, ORDERS, equal, orders
 from tests.unit.schema.pools import same

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from halocline.objects.keybytes import is_sorted, key_bytes, pk64, pk64_of, range_of
 from halocline.objects.xxh3 import SLICE_ROWS, xxh3_64
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from tests.unit.objects.rig import keyed_tables
 from tests.unit.schema.pools import few
 

@@ -14,7 +14,7 @@ import pytest
 from halocline.objects import order as module
 from halocline.objects.keybytes import key_bytes
 from halocline.objects.order import Ordered, cuts, key_order, repeats
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 TYPES = {
     "int": pa.int32(),

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from halocline.config import Options
 from halocline.objects.columns import CHANGED, COMMIT_TS, PK64, ROWID, SUCCESSOR
 from halocline.objects.write import encode_data, encode_tombstones
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from tests.unit.objects.rig import ORDERS, SMALL, keyed_tables, orders, plain, rows_of
 from tests.unit.schema.pools import few, same
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocline.config import Options
 from halocline.errors import UsageError
 from halocline.objects.columns import (
     CHANGED,
@@ -27,7 +26,8 @@ from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data, encode_tombstones
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
 from tests.unit.objects.rig import KEY, ORDERS, SMALL, Rig, keyed_tables, orders
 from tests.unit.schema.pools import few, same, values

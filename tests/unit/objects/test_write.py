@@ -12,7 +12,6 @@ import pytest
 import xxhash
 from hypothesis import given
 
-from halocline.config import Options
 from halocline.objects import write
 from halocline.objects.columns import (
     CHANGED,
@@ -26,7 +25,8 @@ from halocline.objects.stats import ObjectStats
 from halocline.objects.thrift import read_struct
 from halocline.objects.write import encode_data, encode_tombstones, write_data, write_tombstones
 from halocline.objects.zonemap import zonemap
-from halocline.schema import Schema
+from halocline.options import Options
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
 from tests.unit.objects.rig import ORDERS, SMALL, footer_of, keyed_tables, orders, plain
 from tests.unit.schema.pools import few

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.objects.zonemap import Zonemap, cut_high, cut_low, zonemap
-from halocline.types import kind
+from halocline.schema.types import kind
 from tests.unit.schema.pools import LEAVES, few, maybe_null, same, types, values
 
 

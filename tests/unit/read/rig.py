@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
-from halocline.config import Options
 from halocline.ids import NEVER
 from halocline.objects import ObjectStats, write_data, write_tombstones
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_columns
 from halocline.objects.shelf import object_id, object_key
+from halocline.options import Options
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import trim

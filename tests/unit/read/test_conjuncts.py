@@ -12,7 +12,7 @@ import pytest
 from halocline.objects.zonemap import zonemap
 from halocline.read.conjuncts import filters_of, predicate_of
 from halocline.read.duck import Duck
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from tests.unit.rows.rig import seeds
 
 ORDERS = Schema.define({"id": int, "n": int, "s": str, "user": str, "d": "struct<x: int>"}, "id")

@@ -15,7 +15,7 @@ from halocline.errors import UsageError
 from halocline.objects.zonemap import Zonemap, zonemap
 from halocline.read.predicate import FALSE, TRUE, UNKNOWN, read_predicate
 from halocline.read.prune import compile_where, judge_of
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 UTC = dt.UTC
 SCHEMA = Schema.define(

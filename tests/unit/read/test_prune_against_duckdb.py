@@ -35,8 +35,8 @@ from halocline.read.keyrange import byte_range
 from halocline.read.predicate import FALSE, TRUE, UNKNOWN, read_predicate
 from halocline.read.prune import compile_where, judge_of
 from halocline.read.statement import parse_where
-from halocline.schema import Schema
-from halocline.types import kind
+from halocline.schema.schema import Schema
+from halocline.schema.types import kind
 
 UTC = dt.UTC
 D = Decimal

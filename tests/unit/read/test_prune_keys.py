@@ -10,7 +10,7 @@ import pytest
 
 from halocline.read.keyrange import EQUALITIES_MAX, KeyBounds, byte_range, key_bounds
 from halocline.read.prune import compile_where
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 UTC = dt.UTC
 

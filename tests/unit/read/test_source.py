@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 
 from halocline.catalog import TableEntry
-from halocline.config import Options
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
 from halocline.objects import Shelf, write_data
 from halocline.objects.shelf import object_id, object_key
+from halocline.options import Options
 from halocline.read import mask, words
 from halocline.read.duck import Duck, as_schema
 from halocline.read.mask import words_of as mask_words_of
@@ -29,7 +29,7 @@ from halocline.read.scan import memory_table, take_plan
 from halocline.read.source import Source, literal, source_of
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.store.objects import PyarrowObjects
 from tests.unit.read.rig import Tiers
 from tests.unit.rows.rig import KEYED, seeds

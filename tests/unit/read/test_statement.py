@@ -14,7 +14,7 @@ from halocline.read.statement import (
     parse_where,
     quote,
 )
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SCHEMA = Schema.define(
     {

@@ -30,7 +30,7 @@ from halocline.rows.nodes import (
     key_run,
 )
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 COLUMNS = {"id": int, "name": str, "n": int}
 KEYED: dict[str, Any] = {

@@ -29,7 +29,7 @@ from halocline.rows.nodes import (
     key_run,
     table_of,
 )
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from tests.unit.rows.rig import seeds, through_bytes
 from tests.unit.schema.pools import few, maybe_null, same, types, values
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from halocline.rows.page import ActivePage, FrozenPage, Marks
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 SCHEMA = Schema.define({"id": int, "s": str, "l": "int[]"}, "id")
 

@@ -16,7 +16,7 @@ from halocline.objects.shelf import object_id, object_key
 from halocline.rows.reshape import Reshape, decode_reshapes, encode_reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.rows.trim import trim
-from halocline.schema import Column, Schema
+from halocline.schema.schema import Column, Schema
 
 SCHEMA = Schema(
     columns=(

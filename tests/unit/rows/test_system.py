@@ -7,8 +7,8 @@ import random
 import msgspec
 import pytest
 
-from halocline.config import Options
 from halocline.errors import CorruptionError, UsageError
+from halocline.options import Options
 from halocline.rows.engine import TIMES_MIN, EngineState, Times
 from halocline.rows.system import (
     EpochNode,

@@ -7,8 +7,8 @@ from threading import Lock
 
 import pytest
 
-from halocline.check import check_engine
-from halocline.config import Options
+from halocline.database.check import check_engine
+from halocline.options import Options
 from halocline.rows.engine import EngineState
 from halocline.rows.lookup import locate_many
 from halocline.rows.memtree import RUNS_MAX

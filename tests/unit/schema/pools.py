@@ -15,8 +15,8 @@ import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from halocline.schema import Schema
-from halocline.types import INT_BITS, TIME, TIMESTAMP, TIMESTAMPTZ, kind
+from halocline.schema.schema import Schema
+from halocline.schema.types import INT_BITS, TIME, TIMESTAMP, TIMESTAMPTZ, kind
 
 UTC = dt.UTC
 FIRST = dt.datetime(1, 1, 1)

@@ -11,10 +11,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocline.batches import column_values
-from halocline.cast import exact_cast
-from halocline.types import TIME, TIMESTAMP, TIMESTAMPTZ, kind
-from halocline.values import Unfit, checker
+from halocline.schema.batches import column_values
+from halocline.schema.cast import exact_cast
+from halocline.schema.types import TIME, TIMESTAMP, TIMESTAMPTZ, kind
+from halocline.schema.values import Unfit, checker
 from tests.unit.schema.pools import FIRST, LAST, LEAVES, few, same
 
 SOURCES = [

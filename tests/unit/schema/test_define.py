@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 
 from halocline.errors import SchemaError, UsageError
-from halocline.names import NAME_BYTES_MAX
-from halocline.schema import Schema
-from halocline.types import TIME, TIMESTAMP, TIMESTAMPTZ
+from halocline.schema.names import NAME_BYTES_MAX
+from halocline.schema.schema import Schema
+from halocline.schema.types import TIME, TIMESTAMP, TIMESTAMPTZ
 from tests.unit.schema.pools import few, tables
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.errors import SchemaError, UsageError
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from tests.unit.schema.pools import KEY_LEAVES, same, values
 
 

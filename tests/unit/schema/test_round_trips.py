@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from halocline.schema import Schema
-from halocline.types import kind
+from halocline.schema.schema import Schema
+from halocline.schema.types import kind
 from tests.unit.schema.pools import FIRST, LAST, LEAVES, few, same, tables
 
 Rows = list[tuple[Any, ...]]

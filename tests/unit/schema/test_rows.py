@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from halocline.errors import SchemaError, UsageError
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 
 ORDERS = Schema.define({"id": int, "Status": str, "amount": "decimal(12,2) not null"}, "id")
 GOOD = {"id": 1, "Status": "new", "amount": Decimal("1.00")}

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from halocline import convert
 from halocline.errors import SchemaError, UsageError
-from halocline.schema import Schema
+from halocline.schema import convert
+from halocline.schema.schema import Schema
 
 ORDERS = Schema.define(
     {"id": int, "name": str, "amount": "decimal(12,2)", "at": "timestamptz", "ok": bool}, "id"

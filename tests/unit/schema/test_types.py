@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.errors import SchemaError
-from halocline.typenames import parse_type, type_text
-from halocline.types import DEPTH_MAX, TIME, TIMESTAMP, TIMESTAMPTZ, canonical
+from halocline.schema.typenames import parse_type, type_text
+from halocline.schema.types import DEPTH_MAX, TIME, TIMESTAMP, TIMESTAMPTZ, canonical
 from tests.unit.schema.pools import LEAVES, types
 
 MAPPED = [

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from halocline.errors import SchemaError
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from tests.unit.schema.pools import same
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")

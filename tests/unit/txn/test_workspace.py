@@ -3,7 +3,7 @@
 from halocline.catalog import TableEntry
 from halocline.ids import ColumnId, TableId
 from halocline.rows.state import TableState
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.txn.commands import Kind
 from halocline.txn.workspace import TableChanges
 

@@ -11,7 +11,7 @@ A step that fails is told and does not keep the others from their work. Stopping
 runs, between two commits at the latest: the work is done in a thread of its own, so that Ctrl-C
 never falls into the middle of one.
 
-Not here: what is owed and why (health.py), what each step does (its room).
+Not here: what is owed and why (database/health.py), what each step does (its room).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError
 
 if TYPE_CHECKING:
-    from halocline.health import Health
+    from halocline.database.health import Health
 
 Work = Literal["flush", "compact", "checkpoint", "gc"]
 ORDER: Final[tuple[Work, ...]] = ("flush", "compact", "checkpoint", "gc")

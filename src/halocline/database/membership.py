@@ -28,19 +28,8 @@ from typing import Literal, cast
 
 from halocline.checkpoint import Pins
 from halocline.checkpoint.pins import read_pins
-from halocline.config import Durability, Options
-from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.maintenance import Maintenance
-from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
-from halocline.node.afar import AfarPin, Fetched
-from halocline.node.ahead import AheadTransaction, CatchUp, catch_up_alone, move_on
-from halocline.node.answers import Answers
-from halocline.node.session import Session
-from halocline.node.streams import Stream
-from halocline.node.subscription import OpenStream, Subscription
-from halocline.node.wire import Subscribe
-from halocline.objects import Shelf
-from halocline.opening import (
+from halocline.database.maintenance import Maintenance
+from halocline.database.opening import (
     Reader,
     lock_for_writing,
     readable,
@@ -50,11 +39,22 @@ from halocline.opening import (
     sweep_spill,
     unreadable,
 )
+from halocline.database.weakly import weakly
+from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
+from halocline.node.afar import AfarPin, Fetched
+from halocline.node.ahead import AheadTransaction, CatchUp, catch_up_alone, move_on
+from halocline.node.answers import Answers
+from halocline.node.session import Session
+from halocline.node.streams import Stream
+from halocline.node.subscription import OpenStream, Subscription
+from halocline.node.wire import Subscribe
+from halocline.objects import Shelf
+from halocline.options import Durability, Options
 from halocline.read import Duck
-from halocline.schema import Schema
+from halocline.schema.schema import Schema
 from halocline.store import LocalFiles, Lock
 from halocline.txn import Core, Transaction
-from halocline.weakly import weakly
 
 _logger = logging.getLogger("halocline")
 

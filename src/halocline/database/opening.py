@@ -24,7 +24,6 @@ from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import join, restore
 from halocline.clock import Clock, SystemClock
-from halocline.config import Durability, Options
 from halocline.errors import (
     HaloclineError,
     NotFoundError,
@@ -48,6 +47,7 @@ from halocline.log.recent import RecentPage
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
+from halocline.options import Durability, Options
 from halocline.rows import EngineState
 from halocline.rows.onerow import fold_entries, fold_run
 from halocline.rows.tidy import tidy

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from halocline.typenames import type_text
-from halocline.types import TIMESTAMP, TIMESTAMPTZ, canonical, kind
-from halocline.values import Unfit, checker
+from halocline.schema.typenames import type_text
+from halocline.schema.types import TIMESTAMP, TIMESTAMPTZ, canonical, kind
+from halocline.schema.values import Unfit, checker
 
 _DAY_MIN: Final = -719162
 _DAY_MAX: Final = 2932896

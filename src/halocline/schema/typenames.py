@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from halocline.errors import SchemaError
-from halocline.types import (
+from halocline.schema.types import (
     DECIMAL_DIGITS_MAX,
     DEPTH_MAX,
     TIME,

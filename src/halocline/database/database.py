@@ -17,33 +17,33 @@ from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from halocline import engines
 from halocline.checkpoint.snapshots import EPOCH_START, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import Gatherer
-from halocline.config import MIB, Durability, Options, parse_duration, parse_size
-from halocline.errors import (
-    ConflictError,
-    SnapshotExpiredError,
-    UnavailableError,
-    UsageError,
-)
-from halocline.membership import Membership
-from halocline.node import FlightLink
-from halocline.node.afar import AfarFiles, Fetched
-from halocline.node.subscription import Subscription
-from halocline.node.trust import Trust
-from halocline.opening import (
+from halocline.database import engines
+from halocline.database.membership import Membership
+from halocline.database.opening import (
     Reader,
     local_files,
     readable,
     shelf_for,
     spill_folder,
 )
+from halocline.database.table import Table
+from halocline.errors import (
+    ConflictError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
+from halocline.node import FlightLink
+from halocline.node.afar import AfarFiles, Fetched
+from halocline.node.subscription import Subscription
+from halocline.node.trust import Trust
+from halocline.options import MIB, Durability, Options, parse_duration, parse_size
 from halocline.read import Duck, read_changes
 from halocline.rows.tokens import check_token
 from halocline.store import Files, Objects
-from halocline.table import Table
 from halocline.txn import Transaction
 
 T = TypeVar("T")

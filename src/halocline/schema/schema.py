@@ -27,9 +27,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from halocline import batches, codec, convert, keys
-from halocline.cells import Cells
-from halocline.compiled import (
+from halocline.errors import SchemaError, UsageError
+from halocline.ids import ColumnId
+from halocline.schema import batches, codec, convert, keys
+from halocline.schema.cells import Cells
+from halocline.schema.compiled import (
     Row,
     column_checks,
     compile_checks,
@@ -37,13 +39,11 @@ from halocline.compiled import (
     compile_key,
     compile_row,
 )
-from halocline.define import read_definition, read_key, read_stored
-from halocline.errors import SchemaError, UsageError
-from halocline.ids import ColumnId
-from halocline.names import Names
-from halocline.typenames import type_text
-from halocline.types import INT_BITS, kind
-from halocline.values import Check, show
+from halocline.schema.define import read_definition, read_key, read_stored
+from halocline.schema.names import Names
+from halocline.schema.typenames import type_text
+from halocline.schema.types import INT_BITS, kind
+from halocline.schema.values import Check, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,11 +35,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.batches import column_values, int64_values
-from halocline.config import Options
 from halocline.errors import SchemaError
-from halocline.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, INT_BITS, kind
-from halocline.values import decimal_context
+from halocline.options import Options
+from halocline.schema.batches import column_values, int64_values
+from halocline.schema.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, INT_BITS, kind
+from halocline.schema.values import decimal_context
 
 KEY_BYTES_MAX: Final = Options().key_bytes_max
 DUPLICATES_SHOWN: Final = 10

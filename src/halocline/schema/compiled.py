@@ -25,8 +25,8 @@ from types import CodeType
 from typing import Any, Final, Protocol
 
 from halocline.errors import SchemaError
-from halocline.types import INT_BITS, UTC, kind
-from halocline.values import (
+from halocline.schema.types import INT_BITS, UTC, kind
+from halocline.schema.values import (
     Check,
     Unfit,
     checker,

@@ -44,8 +44,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from halocline.typenames import type_text
-from halocline.types import DECIMAL_DIGITS_MAX, EPOCH, INT_BITS, UTC, kind
+from halocline.schema.typenames import type_text
+from halocline.schema.types import DECIMAL_DIGITS_MAX, EPOCH, INT_BITS, UTC, kind
 
 Check = Callable[[Any], Any]
 

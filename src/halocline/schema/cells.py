@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from halocline.batches import EXACT, column_values
-from halocline.compiled import code_of
-from halocline.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
-from halocline.values import decimal_unit
+from halocline.schema.batches import EXACT, column_values
+from halocline.schema.compiled import code_of
+from halocline.schema.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
+from halocline.schema.values import decimal_unit
 
 Reader = Callable[[int], tuple[Any, ...]]
 Flags = tuple[bool, bool]

@@ -25,10 +25,10 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.cast import WrongType, exact_cast
 from halocline.errors import SchemaError, UsageError
-from halocline.names import Names
-from halocline.values import Unfit
+from halocline.schema.cast import WrongType, exact_cast
+from halocline.schema.names import Names
+from halocline.schema.values import Unfit
 
 CHUNK_BYTES_MAX: Final = 1 << 30
 """Chunks that must change their type are cut to this: plain strings end at 2 GiB."""

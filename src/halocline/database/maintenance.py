@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, cast
 
 from halocline.catalog.names import check_name
-from halocline.check import check_engine
 from halocline.checkpoint import CheckpointReport, Checkpoints, Collector, GcReport, Snapshot
 from halocline.checkpoint.load import find_damage
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot, list_snapshots
@@ -29,14 +28,15 @@ from halocline.compaction import (
     Runner,
 )
 from halocline.compaction.pace import Pace
+from halocline.database.check import check_engine
+from halocline.database.health import Health, examine
+from halocline.database.opening import Reader, readable
 from halocline.errors import CorruptionError, HaloclineError, UnavailableError, UsageError
-from halocline.health import Health, examine
 from halocline.ids import NEVER
 from halocline.log import Log, read_log
 from halocline.mover import Background, Moved, Mover
 from halocline.node import FlightLink, Link
 from halocline.node.wire import Command, CommandName
-from halocline.opening import Reader, readable
 from halocline.rows import TableState
 from halocline.store import Files
 from halocline.txn import Committer, Core, Transaction

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.types import EPOCH, EPOCH_UTC, kind
-from halocline.values import decimal_context, decimal_unit
+from halocline.schema.types import EPOCH, EPOCH_UTC, kind
+from halocline.schema.values import decimal_context, decimal_unit
 
 EXACT: Final = decimal_context(38)
 _NAT: Final = np.iinfo(np.int64).min

@@ -13,7 +13,7 @@ from halocline.read.changes import AFTER, DELETE, INSERT, read_events
 from halocline.txn import query
 
 if TYPE_CHECKING:
-    from halocline.database import Database
+    from halocline.database.database import Database
     from halocline.txn import Transaction
 
 

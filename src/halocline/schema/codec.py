@@ -27,8 +27,8 @@ from typing import Annotated, Any, Final, Optional, TypedDict
 
 import msgspec
 
-from halocline.types import INT_BITS, UTC, kind
-from halocline.values import decimal_unit
+from halocline.schema.types import INT_BITS, UTC, kind
+from halocline.schema.values import decimal_unit
 
 Rows = list[tuple[Any, ...]]
 Canonical = Callable[[Any], bool]

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.batches import column_values
 from halocline.catalog import ObjectEntry
 from halocline.compaction.merge import dropper, merge, rowids_of, sort_rows
 from halocline.errors import HaloclineError
@@ -37,6 +36,7 @@ from halocline.read.ended import ended_rowids
 from halocline.rows import EngineState, TableState
 from halocline.rows.page import Int64Array, Page
 from halocline.rows.state import Shape
+from halocline.schema.batches import column_values
 
 WINDOW_ROWS: Final = 2_000_000
 """Rows that are compared at once: some 200 MB."""

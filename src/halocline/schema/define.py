@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from halocline.convert import index_columns, refuse_spark
 from halocline.errors import SchemaError
-from halocline.names import Names, check_names
-from halocline.typenames import parse_type, type_text
-from halocline.types import TIME, TIMESTAMP, canonical, kind
+from halocline.schema.convert import index_columns, refuse_spark
+from halocline.schema.names import Names, check_names
+from halocline.schema.typenames import parse_type, type_text
+from halocline.schema.types import TIME, TIMESTAMP, canonical, kind
 
 _PYTHON_TYPES: Final[dict[Any, Any]] = {
     bool: pa.bool_(),
