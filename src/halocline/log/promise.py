@@ -25,8 +25,8 @@ Why nobody misses anything
 - The next owner. A promise is given for a commit that was logged in answer to its request, so the
   old owner has looked at the claim (published.py) after the request was sent, and found it its own.
   Two milliseconds after the next owner has made its claim, all promises of the old one are over;
-  before that it logs nothing for anybody (`start_owner` in database/opening.py). What it recovers is no
-  news: all but a commit of the holder itself was published before the promise was given.
+  before that it logs nothing for anybody (`start_owner` in database/opening.py). What it recovers
+  is no news: all but a commit of the holder itself was published before the promise was given.
 
 What it costs others: nothing, unless the last STREAK entries of the log were all the holder's. Then
 the first of them waits, 2 ms at most, and there is no promise for REST_S: 4 % of its time.

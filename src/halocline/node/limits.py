@@ -5,8 +5,8 @@
     size --Room--> a place among all that are being unpacked, or "try again"
 
 A byte of msgpack can become a Python object of sixty bytes, and a compressed Arrow buffer says
-itself how large it is (schema/ipc.py). So lengths are read first, in the few places where they stand, and
-a request that would take more memory than a plain one of the same rows could is refused.
+itself how large it is (schema/ipc.py). So lengths are read first, in the few places where they
+stand, and a request that would take more memory than a plain one of the same rows could is refused.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ What is hashed depends on the physical type, which is the column's when the obje
 int32 key hashes as four bytes. A key that does not fit that type cannot be in the object; the
 object's key range says so, and here its hash is merely some hash.
 
-Keys arrive as order-preserving bytes (schema/keys.py), or as integers if that is what they are. Measured:
-50,000 integers are hashed in 0.3 ms, texts in 6 ms, and probed in 2.4 ms; one key takes 1.2 us.
+Keys arrive as order-preserving bytes (schema/keys.py), or as integers if that is what they are.
+Measured: 50,000 integers are hashed in 0.3 ms, texts in 6 ms, and probed in 2.4 ms; one key takes
+1.2 us.
 
 Not here: where the filters lie in a file (directory.py).
 """

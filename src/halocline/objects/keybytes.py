@@ -3,9 +3,9 @@
     table --key_bytes--> binary array: row i holds schema.key_bytes(key of row i)
     table --pk64------> int64 array: xxh3-64 of these bytes
 
-The same bytes as schema/keys.py makes one by one, here a column at a time: 1 M keys of (int64, int64) take
-30 ms, of (int64, string) 150 ms. A composite key has no column of its own for a bloom filter to
-stand on, so its hash becomes one.
+The same bytes as schema/keys.py makes one by one, here a column at a time: 1 M keys of (int64,
+int64) take 30 ms, of (int64, string) 150 ms. A composite key has no column of its own for a bloom
+filter to stand on, so its hash becomes one.
 
 Invariant: equal to `schema.key_bytes` for every canonical key (tests try all types).
 """

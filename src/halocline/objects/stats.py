@@ -6,9 +6,9 @@ Two digests (xxh3-128): one over the whole file, for whoever reads it whole (Duc
 that rewrite rows); one over its tail, which is bloom filters, page index, block directory and
 footer, for whoever reads single blocks. The tail in turn holds a digest of every page.
 
-Ranges are closed. Keys are order-preserving bytes (schema/keys.py); an object of a table without a primary
-key has empty ones. An object that was written before its commit has no range of commit timestamps:
-all its rows carry the created_at of its entry.
+Ranges are closed. Keys are order-preserving bytes (schema/keys.py); an object of a table without a
+primary key has empty ones. An object that was written before its commit has no range of commit
+timestamps: all its rows carry the created_at of its entry.
 
 Not here: which snapshots an object counts for (catalog/entries.py).
 """

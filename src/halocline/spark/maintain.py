@@ -3,8 +3,8 @@
     hs.maintain(session, db, once=True)        one round, and what it did
     hs.maintain(session, db, interval="1m")    until Ctrl-C, or until `stop` is set
 
-The rounds are those of checkpoint/upkeep.py; this file only brings the runner. Spark is started when the first
-group needs it.
+The rounds are those of checkpoint/upkeep.py; this file only brings the runner. Spark is started
+when the first group needs it.
 """
 
 from __future__ import annotations
