@@ -47,18 +47,6 @@ def find(state: TableState, key: Any, ts: int) -> int:
     return 0 if found is None else found[1].rowid
 
 
-def find_near(state: TableState, key: Any, ts: int) -> int:
-    """The same among the rows in memory: 0 when there is none, or it may be in an object."""
-    tree = state.tree
-    rowid = tree.newest(key) if tree.runs else tree.recent.get(key, 0)
-    if not rowid:
-        return 0
-    if state.last_ts > ts:
-        return state.locate(key, ts)
-    ended = state.deletes.find(rowid) is not None
-    return 0 if ended or state.row(rowid) is None else rowid
-
-
 def get(state: TableState, key: Any, ts: int) -> Row | None:
     """The row of `key` visible at `ts`."""
     found = find_row(state, key, ts)
