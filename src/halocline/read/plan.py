@@ -9,9 +9,9 @@
     late    some row is newer than S: read less `dead`, and only where `_commit_ts` <= S
     pages   L0, whose tombstones are in memory (`runs`, and marks in the pages)
 
-A plan is the reader of R-04: a list of objects, rows in memory, tombstones. All runners give the
+A plan is a list of objects, rows in memory, tombstones. All runners give the
 same rows for the same plan. Objects that cannot hold a row that the predicate wants are left out by
-their zonemaps and key ranges (R-02); the predicate itself is the runner's business.
+their zonemaps and key ranges; the predicate itself is the runner's business.
 
 Invariants
 - A row of the table at S is in exactly one of the plan's files or pages, unless it cannot match.

@@ -11,7 +11,7 @@ less the dead ones if it is dirty, less the newer ones if it is late.
 Memory is looked at before the shape: a tombstone leaves memory only after the shape has it.
 
 Invariants
-- Arrays that are cached or shared are never changed: rows are left out by making new ones (R-09).
+- Arrays that are cached or shared are never changed: rows are left out by making new ones.
 - Rows come out in the order of pages and files.
 """
 
