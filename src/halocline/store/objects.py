@@ -1,4 +1,4 @@
-"""Objects: whole immutable files under a key, on this machine or far away.
+"""Objects: whole immutable files under a key, on this machine or in a remote store.
 
     objects/, checkpoint/ ---> Objects ---> PyarrowObjects   local folder, S3, GCS, HDFS, ...
                                        '--> MemoryObjects    tests, throw-away databases
@@ -39,11 +39,11 @@ class Objects(Protocol):
     """A flat store of immutable objects."""
 
     def put(self, key: str, data: Buffer) -> None:
-        """Store the whole object; nobody ever sees a part of it."""
+        """Store the whole object; a part of it is never seen."""
         ...
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """As `put`, but FileExistsError when the key is taken. For writers that cannot agree."""
+        """Store an object whose key must be free; FileExistsError. For uncoordinated writers."""
         ...
 
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -60,7 +60,7 @@ class Objects(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """FileNotFoundError when it is not there."""
+        """Delete an object; FileNotFoundError when it is not there."""
         ...
 
 
@@ -117,7 +117,7 @@ class PyarrowObjects:
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> PyarrowObjects:
-        """From a URI such as s3://bucket/folder, or a local path."""
+        """Opens a store by a URI such as s3://bucket/folder, or by a local path."""
         where = os.fspath(where)
         if "://" not in where:
             return cls(fs.LocalFileSystem(), str(Path(where).resolve()))
@@ -142,8 +142,8 @@ class PyarrowObjects:
             self._fs.move(at + TEMPORARY, at)
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """Far away only what is there already is found: two that write at once are not told
-        apart."""
+        """Stores an object whose key must be free; on a remote store, two writers at the same
+        moment are not told apart."""
         if self._local is not None:
             self._make_folder(key)
             self._local.write_new(key, data)
