@@ -20,6 +20,7 @@ from rich.table import Table
 
 import halocline as hc
 from halocline.cli.errors import TROUBLE, told
+from halocline.cli.serve import find_certificate
 from halocline.cli.serve import serve as run_serve
 from halocline.cli.upkeep import maintain as run_maintain
 from halocline.database.opening import local_files
@@ -74,6 +75,12 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes one that is free.")] = 7400,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file: certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file: its key.")] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option(
+            "--self-signed", help="Make a certificate, once; clients get it as tls_roots."
+        ),
+    ] = False,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token for reading and writing.")
     ] = None,
@@ -91,8 +98,7 @@ def serve(
             path,
             host=host,
             port=port,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            tls=find_certificate(path, tls_cert, tls_key, self_signed=self_signed),
             token_file=token_file,
             read_token_file=read_token_file,
         )

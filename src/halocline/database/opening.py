@@ -23,7 +23,7 @@ from halocline.checkpoint import Checkpoints, PinFile, Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import join, restore
-from halocline.clock import Clock, SystemClock
+from halocline.clock import Clock
 from halocline.errors import (
     HaloclineError,
     NotFoundError,
@@ -41,7 +41,6 @@ from halocline.log import (
     read_log,
     recover,
 )
-from halocline.log.promise import PROMISE_S
 from halocline.log.published import Published, claim
 from halocline.log.recent import RecentPage
 from halocline.log.replay import Parts
@@ -68,7 +67,7 @@ LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
 KNOWN = frozenset(
-    {"LOCK", "endpoint", "published", "recent", "log", "pins", "spill", "staging", "objects"}
+    {"LOCK", "endpoint", "published", "recent", "log", "pins", "spill", "staging", "objects", "tls"}
 )
 
 
@@ -152,8 +151,6 @@ def start_owner(
         return recover(files, options=options, clock=clock, start=start)
 
     claim(files)
-    real = SystemClock()  # a server promises by no other
-    promised_until = real.monotonic() + PROMISE_S
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)
@@ -167,10 +164,6 @@ def start_owner(
         checkpoints = Checkpoints(committer, files)
         if replay.root is not None:
             checkpoints.adopt(replay.root, replay.key, replay.tiers)
-        # What the last owner has promised is over then. Opening nearly always takes longer.
-        left = promised_until - real.monotonic()
-        if left > 0:
-            real.sleep(left)
     except BaseException:
         log.close()
         raise
