@@ -48,11 +48,10 @@ from halocline.node.remote_files import RemoteObjects, RemotePin
 from halocline.node.session import Session
 from halocline.node.streams import Stream
 from halocline.node.subscription import OpenStream, Subscription
-from halocline.node.tls import server_context
 from halocline.node.wire import Subscribe
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
-from halocline.read import Duck
+from halocline.read.duck import Duck
 from halocline.schema.schema import Schema
 from halocline.store import LocalFiles, Lock
 from halocline.txn import Core, Transaction
@@ -227,6 +226,11 @@ class Membership(Maintenance):
             self._server.stop()
         if tls is not None and not (isinstance(tls, tuple) and len(tls) == 2):
             raise UsageError("tls= takes two paths: (certificate, key)")
+        context = None
+        if tls is not None:
+            from halocline.node.tls import server_context  # most programs need none
+
+            context = server_context(*tls)
         self._server = Server(
             self,
             self._log.epoch,
@@ -234,7 +238,7 @@ class Membership(Maintenance):
             port=port,
             token=token,
             read_token=read_token,
-            tls=None if tls is None else server_context(*tls),
+            tls=context,
             sync=self._durability != "sync",
             numbers=self._numbers,
         )

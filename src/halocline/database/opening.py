@@ -42,7 +42,6 @@ from halocline.log import (
     recover,
 )
 from halocline.log.published import Published, claim
-from halocline.log.recent import RecentPage
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -67,7 +66,7 @@ LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
 KNOWN = frozenset(
-    {"LOCK", "endpoint", "published", "recent", "log", "pins", "spill", "staging", "objects", "tls"}
+    {"LOCK", "endpoint", "published", "log", "pins", "spill", "staging", "objects", "tls"}
 )
 
 
@@ -213,8 +212,6 @@ class Reader:
         self._clock = clock
         self._shelf = shelf
         self._lock = ThreadLock()
-        self.recent = RecentPage(files)
-        """Which keys the owner has written lately."""
         self._look: Callable[[], None] | None = getattr(files, "look", None)
         """Asks an owner far away what is new."""
         self._parts: Parts = {}

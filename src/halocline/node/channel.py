@@ -12,12 +12,14 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from struct import pack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from halocline.node.spin import Spin
-from halocline.node.tls import TlsSocket
 from halocline.node.wire import HEAD, frame
+
+if TYPE_CHECKING:
+    from halocline.node.tls import TlsSocket
 
 PIECE_BYTES: Final = 1 << 18
 FIRST_BYTES: Final = 1 << 14

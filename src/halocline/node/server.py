@@ -25,13 +25,12 @@ import ipaddress
 import logging
 import os
 import socket
-import ssl
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -44,7 +43,6 @@ from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
 from halocline.node.limits import read_request
 from halocline.node.owner import Owner
 from halocline.node.session import Session
-from halocline.node.tls import TlsSocket
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
@@ -56,6 +54,9 @@ from halocline.node.wire import (
     encode,
     frame,
 )
+
+if TYPE_CHECKING:
+    import ssl
 
 LEASE_S: Final = 60.0
 SESSIONS_MAX: Final = 1024
@@ -212,6 +213,8 @@ class Server:
             channel = Channel(peer.sock)
             channel.limit(HELLO_S, HELLO_S)
             if self._tls is not None:
+                from halocline.node.tls import TlsSocket  # most programs need none
+
                 channel = Channel(TlsSocket(peer.sock, self._tls, server_side=True))
             peer.session = self._greet(channel)
             if peer.session is not None:

@@ -35,7 +35,6 @@ from halocline.node.faults import SchemaOf, from_wire, lost_answer
 from halocline.node.server import is_loopback
 from halocline.node.spin import Spin
 from halocline.node.streams import ChannelStream
-from halocline.node.tls import Believer
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     READ_BYTES_MAX,
@@ -95,8 +94,11 @@ class ServerLink:
         self._host, self._port = _address(uri)
         self._token = token.encode()
         self._clock = clock
-        plain = is_loopback(self._host) and tls_roots is None
-        self._tls = None if plain else Believer(self._host, tls_roots)
+        self._tls = None
+        if tls_roots is not None or not is_loopback(self._host):
+            from halocline.node.tls import Believer  # most programs need none
+
+            self._tls = Believer(self._host, tls_roots)
         self._lock = threading.Lock()
         self._idle: list[tuple[Channel, float]] = []
         self._all: WeakSet[Channel] = WeakSet()
