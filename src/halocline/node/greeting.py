@@ -28,7 +28,7 @@ HELLO_S: Final = 5
 PAUSE_S: Final = 0.05
 
 
-def check_hello(body: bytes, secrets: Mapping[str, bytes]) -> tuple[str, Hello]:
+def check_hello(body: bytes, tokens: Mapping[str, bytes]) -> tuple[str, Hello]:
     """The role whose token was said, and what was said; UsageError for those who are not let in,
     BrokenChannelError for those who do not even say hello."""
     if len(body) > HELLO_BYTES_MAX:
@@ -38,7 +38,7 @@ def check_hello(body: bytes, secrets: Mapping[str, bytes]) -> tuple[str, Hello]:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BrokenChannelError(str(error)) from error
     found = None
-    for role, secret in secrets.items():
+    for role, secret in tokens.items():
         if hmac.compare_digest(hello.token, secret):
             found = role
     if found is None:
