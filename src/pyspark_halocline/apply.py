@@ -54,9 +54,9 @@ def apply_changes(txn: Transaction, name: str, table: pa.Table) -> None:
     """Bring a table to where the events of a feed lead."""
     schema = state_of(txn, name).schema
     keys = list(schema.primary_key)
-    ranks = pc.index_in(table.column(CHANGE), KINDS)
+    ranks = pc.index_in(table.column(CHANGE), pa.array(KINDS))
     if ranks.null_count:
-        raise SchemaError(f"it must be one of {', '.join(KINDS.to_pylist())}", column=CHANGE)
+        raise SchemaError(f"it must be one of {', '.join(KINDS)}", column=CHANGE)
     order = np.lexsort((ranks.to_numpy(), table.column(COMMIT_TS).to_numpy()))
     table = table.take(pa.array(order))
     table = table.take(_places(table, keys, "max").column(_PLACE))

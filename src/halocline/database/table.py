@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from halocline.errors import SnapshotExpiredError
 from halocline.read.changes import AFTER, DELETE, INSERT, read_events
-from halocline.txn import query
 
 if TYPE_CHECKING:
     from halocline.database.database import Database
@@ -42,6 +41,8 @@ class Table:
 
     def count(self, at: int | datetime | str | None = None) -> int:
         """Number of rows, now or at a point in time."""
+        from halocline.txn import query
+
         with self._database._begin_reading(at) as txn:
             return query.count(self._database._core, txn, txn.changes_of(self.name))
 

@@ -33,7 +33,6 @@ from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
-from halocline.log.recent import GENERAL, RecentKeys, place_of
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
@@ -41,7 +40,6 @@ from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.schema.codec import encode as encode_rows
 from halocline.txn.blindrounds import ROUNDS_MAX
-from halocline.txn.commands import Command, Kind
 from halocline.txn.conflict import untouched
 from halocline.txn.endings import rewrite
 from halocline.txn.record import (
@@ -82,8 +80,6 @@ class Committer:
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
         self._bulk_rows = engine.options.bulk_rows
-        self.noted: RecentKeys | None = None
-        """Where other processes see which keys were written, as soon as there are any."""
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
 
@@ -129,8 +125,6 @@ class Committer:
 
     def _prepare(self, txn_id: int, txn: Work, tables: dict[int, TableChanges]) -> Prepared:
         ddl = txn.ddl.nodes() if txn.ddl is not None else ()
-        definitions = [Command(Kind.DELETE_TABLE, table_id) for table_id in txn.dropped]
-        definitions += [Command(Kind.CREATE_TABLE, table_id) for table_id in txn.created]
         reshapes = []
         for changes in tables.values():
             if changes.objects:
@@ -143,7 +137,6 @@ class Committer:
             self.log.epoch,
             txn.token,
             ddl,
-            definitions,
             tables,
             self._bulk_rows,
             reshapes,
@@ -172,7 +165,6 @@ class Committer:
             kind, body = DML_U, encode_rows((ids, (target,), (row,)))
         else:
             kind, ids, body = DML_A, (), encode_rows((row,))
-        place = GENERAL if self.noted is None else place_of(state.table_id, key)
         with self.lock:
             rowid = state.next_rowid
             if (
@@ -187,8 +179,6 @@ class Committer:
             commit_ts = self.next_ts
             try:
                 self.next_ts = commit_ts + 1
-                if self.noted is not None:
-                    self.noted.put(commit_ts, place)
                 wall_us = self._wall_us()
                 if wall_us < engine.wall_us:
                     wall_us = engine.wall_us
@@ -311,8 +301,6 @@ class Committer:
         commit_ts = self.next_ts
         try:
             self.next_ts = commit_ts + 1
-            if self.noted is not None:
-                self.noted.put(commit_ts, GENERAL)
             wall_us = self.clock.wall_us()
             if wall_us < engine.wall_us:
                 wall_us = engine.wall_us

@@ -149,7 +149,7 @@ class Core:
         """The catalog's part of a transaction."""
         if self.committer is not None and self.committer.distant is not None:
             return self.committer.distant.begin_ddl(txn.snapshot)
-        return self.catalog.begin(id(txn), txn.snapshot)
+        return self.catalog.begin(txn.snapshot)
 
     def newest_ts(self) -> int:
         """The newest snapshot that can be taken here."""

@@ -24,12 +24,13 @@ from halocline.objects.columns import ROWID
 from halocline.read.conjuncts import predicate_of
 from halocline.read.duck import as_schema
 from halocline.read.prune import Predicate, compile_where
+from halocline.read.quote import quote
 from halocline.read.scan import count_known, count_rows, take_plan, unclean
 from halocline.read.source import Source, readable_by_others, source_of
-from halocline.read.statement import check_params, parse_order, parse_query, parse_where, quote
+from halocline.read.statement import check_params, parse_order, parse_query, parse_where
 from halocline.schema.schema import Schema
 from halocline.txn.pin import Pin
-from halocline.txn.view import visible
+from halocline.txn.view import check_limit, visible
 from halocline.txn.workspace import TableChanges
 
 LIMIT_MAX = (1 << 62) - 1
@@ -213,8 +214,3 @@ def _columns(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise UsageError("columns= must name at least one column, and each once")
     return names
-
-
-def check_limit(limit: object) -> None:
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise UsageError(f"limit must be a whole number of rows, not {limit!r}")

@@ -24,11 +24,9 @@ import pyarrow as pa
 from halocline.errors import UsageError
 from halocline.read.point import find_row
 from halocline.schema.schema import Schema
-from halocline.txn import query, write
+from halocline.txn import write
 from halocline.txn.bykeys import delete_keys, key_table
-from halocline.txn.commands import Kind
-from halocline.txn.view import see, visible_many, visible_range
-from halocline.txn.where import delete_where, update_where
+from halocline.txn.view import check_limit, see, visible_many, visible_range
 from halocline.txn.work import Work
 from halocline.txn.workspace import TableChanges
 
@@ -109,6 +107,8 @@ class Transaction(Work):
             return 0
         checked = changes.schema.partial(given)
         if where is not None:
+            from halocline.txn.where import update_where
+
             self.note_scan(changes)
             return update_where(self._core, self, changes, where, params, checked)
         plain = changes.schema.key(key)
@@ -131,6 +131,8 @@ class Transaction(Work):
         if not self._may_write():
             return False if where is None else 0
         if where is not None:
+            from halocline.txn.where import delete_where
+
             self.note_scan(changes)
             return delete_where(self._core, self, changes, where, params)
         plain = changes.schema.key(key)
@@ -164,10 +166,9 @@ class Transaction(Work):
         if not self._may_write():
             return
         self._give_up([changes])
-        fresh = TableChanges(self._core.new_state(changes.entry), self._core.options.batch_rows)
+        fresh = TableChanges(self._core.new_state(changes.entry))
         fresh.home = changes.home
         fresh.truncated = changes.entry.id not in self.created
-        fresh.commands.append(Kind.DELETE_COMMITTED)
         self.changes = {**self.changes, changes.entry.id: fresh}
         self._forget_names()
 
@@ -217,7 +218,7 @@ class Transaction(Work):
     ) -> pa.Table:
         """Rows with low <= key < high in key order; None leaves an end open."""
         changes = self._open_keyed(table)
-        query.check_limit(limit)
+        check_limit(limit)
         low = None if low is None else changes.schema.key(low)
         high = None if high is None else changes.schema.key(high)
         if self.reads is not None:
@@ -235,6 +236,8 @@ class Transaction(Work):
         stream: bool = False,
     ) -> pa.Table | pa.RecordBatchReader:
         """Rows of one table, filtered, ordered and cut as asked; a reader with stream=True."""
+        from halocline.txn import query  # with it comes the parser of SQL
+
         changes = self._open_table(table)
         self.note_scan(changes)
         return query.scan(
@@ -245,6 +248,8 @@ class Transaction(Work):
         self, text: str, params: Sequence[Any] | None = None, *, stream: bool = False
     ) -> pa.Table | pa.RecordBatchReader:
         """Run a SELECT over all tables of the database, own writes included."""
+        from halocline.txn import query
+
         self._check_usable()
         return query.select(self._core, self, text, params, stream=stream)
 

@@ -11,22 +11,25 @@ on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halocline.errors import UsageError
 from halocline.objects.keybytes import key_bytes
 from halocline.read.lookup import locate_many
 from halocline.read.point import find_row
-from halocline.read.prune import Predicate
 from halocline.read.ranges import read_range
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.source import Source, source_of
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Row
 from halocline.txn.workspace import Part, TableChanges
+
+if TYPE_CHECKING:
+    from halocline.read.prune import Predicate
 
 BATCH = 8
 """Fewer keys than this are looked up one by one: 20 us each, and a batch costs 200."""
@@ -146,6 +149,12 @@ def visible_many(changes: TableChanges, keys: Sequence[Any], snapshot: int) -> p
         return table
     both = pa.concat_tables([table, changes.schema.to_table(rows)])
     return both.take(pa.array(np.argsort(np.array(places + at), kind="stable")))
+
+
+def check_limit(limit: object) -> None:
+    """Refuses a limit that is not a number of rows."""
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise UsageError(f"limit must be a whole number of rows, not {limit!r}")
 
 
 def visible_range(
