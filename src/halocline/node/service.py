@@ -34,6 +34,7 @@ from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.desk import REPLY_S, Desk
 from halocline.node.endpoint import (
     Endpoint,
+    identity_of,
     listen,
     new_token,
     read_endpoint,
@@ -90,6 +91,7 @@ class Service:
             pid=os.getpid(),
             host=socket.gethostname(),
             epoch=epoch,
+            folder=identity_of(root),
         )
         self._thread = threading.Thread(
             target=_accept,
