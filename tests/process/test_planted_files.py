@@ -36,7 +36,7 @@ def _in_time(work: Callable[[], object]) -> object:
     def run() -> None:
         try:
             outcome.append(work())
-        except BaseException as error:  # noqa: BLE001 what it was is for the test to say
+        except BaseException as error:
             outcome.append(error)
 
     thread = Thread(target=run, daemon=True)
