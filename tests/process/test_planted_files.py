@@ -231,7 +231,7 @@ def test_a_huge_file_is_not_read_into_memory(tmp_path: Path, name: str) -> None:
 
 def test_a_log_file_that_was_lengthened_is_not_read_into_memory(tmp_path: Path) -> None:
     _make(tmp_path / "db")
-    newest = sorted((tmp_path / "db" / "log").glob("*.log"))[-1]
+    newest = max((tmp_path / "db" / "log").glob("*.log"))
     try:
         os.truncate(newest, 20 << 30)
     except OSError as error:

@@ -74,6 +74,9 @@ class LocalFiles(DurableFiles):
         self.root = str(Path(root).resolve())
         self._local = LocalDisk(self.root)
         super().__init__(self._local)
+        # Before every scan, and after every sync of the log: no detour.
+        self.check_root = self._local.check_root  # type: ignore[method-assign]
+        self.check_identity = self._local.check_identity  # type: ignore[method-assign]
 
     def identity(self) -> Identity:
         """Device and inode of the folder that is held."""
