@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from halocline.errors import (
     CorruptionError,
@@ -52,6 +50,9 @@ def told() -> Iterator[None]:
 
 def say(text: str) -> None:
     """A line on stderr, as it is: paths may hold what rich takes for markup."""
+    from rich.console import Console
+    from rich.text import Text
+
     Console(stderr=True, soft_wrap=True).print(Text(f"halocline: {text}"))
 
 

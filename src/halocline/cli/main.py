@@ -7,6 +7,8 @@
     halocline serve shop            let other machines connect, until Ctrl-C
 
 All but `maintain` and `serve` read: they work beside the process that has the database open.
+
+Each command imports what it needs when it runs: `--help` waits for none of it.
 """
 
 from __future__ import annotations
@@ -15,16 +17,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import halocline as hc
 from halocline.cli.errors import TROUBLE, told
-from halocline.cli.serve import serve as run_serve
-from halocline.cli.upkeep import maintain as run_maintain
-from halocline.database.opening import local_files
 from halocline.errors import UsageError
-from halocline.options import parse_duration
 
 app = typer.Typer(
     name="halocline",
@@ -56,6 +52,10 @@ def maintain(
 
     Goes on until Ctrl-C. Beside a process that has the database open, that one does the work.
     """
+    from halocline.cli.upkeep import maintain as run_maintain
+    from halocline.database.opening import local_files
+    from halocline.options import parse_duration
+
     with told():
         interval_s = parse_duration(interval)
         if not interval_s:
@@ -85,6 +85,9 @@ def serve(
 
     An address that others can reach needs a certificate and a token.
     """
+    from halocline.cli.serve import serve as run_serve
+    from halocline.database.opening import local_files
+
     with told():
         local_files(path, read_only=True)  # serving must not make a database
         run_serve(
@@ -120,6 +123,9 @@ def check(path: Place) -> None:
 @app.command()
 def tables(path: Place) -> None:
     """List the tables: rows, primary key, columns."""
+    from rich.console import Console
+    from rich.table import Table
+
     with told(), hc.open(path, read_only=True) as db:
         shown = Table("table", "rows", "primary key", "columns", box=None, header_style="bold")
         for name in db.tables():

@@ -20,7 +20,6 @@ import pyarrow as pa
 from halocline.checkpoint.snapshots import EPOCH_START, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import Gatherer
-from halocline.database import engines
 from halocline.database.membership import Membership
 from halocline.database.opening import (
     Reader,
@@ -41,7 +40,8 @@ from halocline.node.afar import AfarFiles, Fetched
 from halocline.node.subscription import Subscription
 from halocline.node.trust import Trust
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
-from halocline.read import Duck, read_changes
+from halocline.read.changes import read_changes
+from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
 from halocline.store import Files, Objects
 from halocline.txn import Transaction
@@ -280,6 +280,8 @@ class Database(Membership):
         """Run a SELECT in a short transaction of its own; `engine` is local, spark or auto."""
         with self._begin_reading(at) as txn:
             if engine != "local":
+                from halocline.database import engines
+
                 return engines.select(self._core, txn, text, params, engine, stream=stream)
             return txn.sql(text, params, stream=stream)
 
@@ -290,7 +292,7 @@ class Database(Membership):
             pin = -id(txn) - 1  # next to the transaction's own
             self._core.pins[pin] = start
             try:
-                state = txn.changes_of(table).state
+                state = txn.state_of(table)
                 self._refresh()
                 self._check_floor(start)
                 before = self._core.catalog.table(table, start)

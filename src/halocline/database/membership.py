@@ -51,7 +51,7 @@ from halocline.node.subscription import OpenStream, Subscription
 from halocline.node.wire import Subscribe
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
-from halocline.read import Duck
+from halocline.read.duck import Duck
 from halocline.schema.schema import Schema
 from halocline.store import LocalFiles, Lock
 from halocline.txn import Core, Transaction

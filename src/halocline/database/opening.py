@@ -43,7 +43,6 @@ from halocline.log import (
 )
 from halocline.log.promise import PROMISE_S
 from halocline.log.published import Published, claim
-from halocline.log.recent import RecentPage
 from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -67,9 +66,7 @@ from halocline.txn import Committer
 LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
-KNOWN = frozenset(
-    {"LOCK", "endpoint", "published", "recent", "log", "pins", "spill", "staging", "objects"}
-)
+KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "staging", "objects"})
 
 
 def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
@@ -220,8 +217,6 @@ class Reader:
         self._clock = clock
         self._shelf = shelf
         self._lock = ThreadLock()
-        self.recent = RecentPage(files)
-        """Which keys the owner has written lately."""
         self._look: Callable[[], None] | None = getattr(files, "look", None)
         """Asks an owner far away what is new."""
         self._parts: Parts = {}

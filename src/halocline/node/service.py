@@ -28,8 +28,7 @@ from typing import Final
 import msgspec
 
 from halocline.clock import SystemClock
-from halocline.errors import CorruptionError, HaloclineError, UnavailableError, UsageError
-from halocline.log.recent import RecentKeys
+from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.desk import REPLY_S, Desk
@@ -176,7 +175,6 @@ class Service:
             )
             _refuse(channel, UsageError(text))
             return None
-        self._note_keys()
         with self._lock:
             session = self._open_session(hello.session)
         try:
@@ -185,18 +183,6 @@ class Service:
             self._leave(session)
             raise
         return session
-
-    def _note_keys(self) -> None:
-        """There is somebody now who wants to know which keys are written: log/recent.py."""
-        owner = self._owner()
-        committer = None if owner is None else owner.core.committer
-        if owner is None or committer is None or committer.noted is not None:
-            return
-        with suppress(OSError, CorruptionError):  # no room: they go without
-            keys = RecentKeys(owner.files, committer.log.uuid, committer.log.epoch)
-            with committer.lock:
-                keys.begin(committer.next_ts - 1)
-                committer.noted = keys
 
     # Sessions. The first two with the lock held.
 

@@ -5,13 +5,13 @@
          '-- unloaded: make room (least recently used first), load, count + 1
 
 A node is anything with a unique, hashable id: a page of L0, a block of an object, the tail of one.
-It is loaded or unloaded, nothing else (B-01). A pool is made three times: for L0 pages (mutation),
+It is loaded or unloaded, nothing else. A pool is made three times: for L0 pages (mutation),
 for blocks of rows (data) and for tails and key blocks (index); each has a budget of its own, so
-that scans of one kind never push out the other (B-05).
+that scans of one kind never push out the other.
 
 Invariants
 - A node that somebody holds is never evicted. When all are held and the budget is used up, `pin`
-  raises UnavailableError (B-04).
+  raises UnavailableError.
 - Bytes of loaded nodes never exceed the budget. A node being loaded counts with what its caller
   expects, and with its true size before anybody sees it.
 - One thread loads a node; others that want it wait, and see its error only by failing themselves.
@@ -152,7 +152,7 @@ class Pool:
             return None
 
     def loaded(self, node: Hashable) -> bool:
-        """Is it in memory? (B-01)"""
+        """Is it in memory?"""
         known = self._nodes.get(node)
         return known is not None and known.ready
 

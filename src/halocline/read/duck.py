@@ -15,15 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import duckdb
 import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.ctrlc import stoppable
-from halocline.read.source import Source, literal
+from halocline.read.quote import literal
+from halocline.read.source import Source
 from halocline.read.words import Loan, WordTables
+
+if TYPE_CHECKING:
+    import duckdb
 
 Tables = Mapping[str, pa.Table | Source]
 
@@ -39,7 +42,6 @@ _SETTINGS = (
 )
 _WORDS_SHARE = 16
 """One part in so many of the memory may hold masks between queries."""
-_QUERY_ERRORS = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
 _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!")
 """How DuckDB's errors end when it was Ctrl-C that stopped it."""
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
@@ -131,6 +133,8 @@ class Duck:
                 table.attach(cursor, name, number, loan)
             else:
                 cursor.register(name, table)
+        import duckdb
+
         values = list(params) if params else None
         try:
             relation = cursor.sql(text, params=values)
@@ -151,6 +155,8 @@ class Duck:
             return cursor, Loan(self._words, cursor)
 
     def _start(self) -> duckdb.DuckDBPyConnection:
+        import duckdb  # here, and not above: whoever only writes never waits for it
+
         instance = duckdb.connect(":memory:")
         if self._spill:  # DuckDB would let everybody look into it
             Path(self._spill).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -168,6 +174,8 @@ class Duck:
     @contextmanager
     def _errors(self, tables: Tables) -> Iterator[None]:
         """Errors of DuckDB become ours, and Ctrl-C stays Ctrl-C."""
+        import duckdb
+
         try:
             yield
         except (duckdb.Error, OSError, pa.ArrowException, RuntimeError) as error:
@@ -177,6 +185,8 @@ class Duck:
 
     def _translate(self, error: Exception, tables: Tables) -> HaloclineError:
         """What the caller can do about it: restore a file, give more memory, or fix the query."""
+        import duckdb
+
         text = str(error).strip()
         if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
             self._restart()
@@ -186,7 +196,8 @@ class Duck:
                 f"the query needs more memory: {first}; open with a larger memory="
             )
         # A broken file shows itself in many ways, an error of the query in a few known ones.
-        of_files = not isinstance(error, _QUERY_ERRORS) and not text.startswith(_QUERY_TEXTS)
+        query_errors = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
+        of_files = not isinstance(error, query_errors) and not text.startswith(_QUERY_TEXTS)
         sources = [table for table in tables.values() if isinstance(table, Source)]
         try:
             for source in sources:

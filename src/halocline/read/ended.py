@@ -13,8 +13,8 @@ Each tombstone object is read and verified once; RowIDs and stamps are kept in t
 that does not fit there is read again every time, which is slow but right.
 
 Invariants
-- A version is dead at ts iff its RowID is in the answer for ts (R-11: memory and object alike).
-- Arrays in the pool are never handed out, only copies of parts of them (R-09).
+- A version is dead at ts iff its RowID is in the answer for ts (in memory and in objects alike).
+- Arrays in the pool are never handed out, only copies of parts of them.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ less the dead ones if it is dirty, less the newer ones if it is late.
 Memory is looked at before the shape: a tombstone leaves memory only after the shape has it.
 
 Invariants
-- Arrays that are cached or shared are never changed: rows are left out by making new ones (R-09).
+- Arrays that are cached or shared are never changed: rows are left out by making new ones.
 - Rows come out in the order of pages and files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +29,14 @@ from halocline.objects import Shelf
 from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
 from halocline.read.ended import in_objects, merged
 from halocline.read.plan import NONE, ScanPlan, plan_scan
-from halocline.read.prune import Predicate
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask, Page
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
+
+if TYPE_CHECKING:
+    from halocline.read.prune import Predicate
 
 
 def take_plan(

@@ -37,8 +37,8 @@ from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.mask import JOIN, Mask, split_dirty
 from halocline.read.plan import NONE, ScanPlan
+from halocline.read.quote import literal, quote
 from halocline.read.scan import scan_objects
-from halocline.read.statement import quote
 from halocline.read.words import Loan, WordTable
 from halocline.rows.page import Int64Array
 from halocline.schema.schema import Schema
@@ -122,11 +122,6 @@ class Source:
         paths = ", ".join(literal(self.shelf.path_of(file)) for file in files)
         # A folder called "year=2024" must not become a column.
         return f"read_parquet([{paths}], hive_partitioning = false)"
-
-
-def literal(text: str) -> str:
-    """The one function that puts a text into generated SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def source_of(

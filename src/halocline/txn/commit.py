@@ -33,7 +33,6 @@ from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
-from halocline.log.recent import GENERAL, RecentKeys, place_of
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
@@ -80,8 +79,6 @@ class Committer:
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
         self._bulk_rows = engine.options.bulk_rows
-        self.noted: RecentKeys | None = None
-        """Where other processes see which keys were written, as soon as there are any."""
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
 
@@ -167,7 +164,6 @@ class Committer:
             kind, body = DML_U, encode_rows((ids, (target,), (row,)))
         else:
             kind, ids, body = DML_A, (), encode_rows((row,))
-        place = GENERAL if self.noted is None else place_of(state.table_id, key)
         with self.lock:
             rowid = state.next_rowid
             if (
@@ -182,8 +178,6 @@ class Committer:
             commit_ts = self.next_ts
             try:
                 self.next_ts = commit_ts + 1
-                if self.noted is not None:
-                    self.noted.put(commit_ts, place)
                 wall_us = self._wall_us()
                 if wall_us < engine.wall_us:
                     wall_us = engine.wall_us
@@ -306,8 +300,6 @@ class Committer:
         commit_ts = self.next_ts
         try:
             self.next_ts = commit_ts + 1
-            if self.noted is not None:
-                self.noted.put(commit_ts, GENERAL)
             wall_us = self.clock.wall_us()
             if wall_us < engine.wall_us:
                 wall_us = engine.wall_us

@@ -29,7 +29,6 @@ from halocline.txn.commit import Committer
 from halocline.txn.workspace import Workspace
 
 
-
 class Pin:
     """A snapshot that is held for as long as somebody reads at it, like a stream.
 
@@ -164,11 +163,11 @@ class Core:
         if snapshot > self.engine.last_ts:  # folded; visible here perhaps a moment later
             raise UsageError(f"snapshot {snapshot} lies in the future")
 
-    def begin_ddl(self, number: int, snapshot: int) -> CatalogTxn:
-        """The catalog's part of a transaction, which the number tells from others."""
+    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+        """The catalog's part of a transaction."""
         if self.committer is not None and self.committer.distant is not None:
             return self.committer.distant.begin_ddl(snapshot)
-        return self.catalog.begin(number, snapshot)
+        return self.catalog.begin(snapshot)
 
     def newest_ts(self) -> int:
         """The newest snapshot that can be taken here."""

@@ -34,7 +34,6 @@ import pyarrow as pa
 
 from halocline.catalog import CatalogTxn, TableEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
-from halocline.read import query
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.page import Row
@@ -47,7 +46,6 @@ from halocline.txn.bykeys import delete_keys, key_table
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.reads import Reads
-from halocline.txn.where import delete_where, update_where
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
 _MISSING: Any = object()
@@ -159,6 +157,8 @@ class Transaction:
             return 0
         checked = changes.schema.partial(given)
         if where is not None:
+            from halocline.txn.where import update_where  # with it comes the parser of SQL
+
             self._note(changes.state, whole=True)
             return update_where(self._core, changes, where, params, checked, self.snapshot)
         plain = changes.schema.key(key)
@@ -181,6 +181,8 @@ class Transaction:
         if not self._may_write():
             return False if where is None else 0
         if where is not None:
+            from halocline.txn.where import delete_where
+
             self._note(changes.state, whole=True)
             return delete_where(self._core, changes, where, params, self.snapshot)
         plain = changes.schema.key(key)
@@ -285,6 +287,8 @@ class Transaction:
         stream: bool = False,
     ) -> pa.Table | pa.RecordBatchReader:
         """Rows of one table, filtered, ordered and cut as asked; a reader with stream=True."""
+        from halocline.read import query  # with it comes the parser of SQL
+
         duck = self._core.duck
         return query.scan(duck, self, table, columns, where, params, order, limit, stream=stream)
 
@@ -292,6 +296,8 @@ class Transaction:
         self, text: str, params: Sequence[Any] | None = None, *, stream: bool = False
     ) -> pa.Table | pa.RecordBatchReader:
         """Run a SELECT over all tables of the database, own writes included."""
+        from halocline.read import query
+
         self._check_usable()
         return query.select(self._core.duck, self, text, params, stream=stream)
 
@@ -380,17 +386,19 @@ class Transaction:
             return None
         if type(own) is tuple and self._commit_single(own):
             return self.commit_ts
-        work = self.workspace
-        if self.already_committed or not work:
-            self._give_up(work.changes.values())
+        if isinstance(own, Workspace) and (self.already_committed or not own):
+            self._give_up(own.changes.values())
             self._finish("committed")
             return self.commit_ts
-        work.snapshot, work.waits = self.snapshot, self.waits
         try:
+            self._check_usable()
+            work = self.workspace
+            work.snapshot, work.waits = self.snapshot, self.waits
             self._spill(work)
             self.commit_ts = self._core.commit(work)
         except BaseException:
-            self._give_up(work.changes.values())
+            if isinstance(self._own, Workspace):
+                self._give_up(self._own.changes.values())
             self._finish("failed at commit")
             raise
         if jobs_of(work.changes.values()):
@@ -408,8 +416,8 @@ class Transaction:
         if self._state == "committed":
             raise UsageError("this transaction is already committed")
         if self._state == "open":
-            if isinstance(self._own, Workspace):
-                self._give_up(self._own.changes.values())
+            own = self._own
+            self._give_up(own.changes.values() if isinstance(own, Workspace) else ())
             self._finish("rolled back")
 
     def _commit_single(self, single: Single) -> bool:
@@ -490,8 +498,8 @@ class Transaction:
 
     def keep_token(self) -> None:
         """Remember the token although nothing may be written: called by jobs of empty inputs."""
-        work = self.workspace
-        work.keeps_token = work.token is not None
+        if self.token is not None:
+            self.workspace.keeps_token = True
 
     def adopt_single(self, single: Single) -> None:
         """Take over one row of another process (node/parcel.py)."""
@@ -571,7 +579,7 @@ class Transaction:
     def _ddl(self) -> CatalogTxn:
         work = self.workspace
         if work.ddl is None:
-            work.ddl = self._core.begin_ddl(id(self), self.snapshot)
+            work.ddl = self._core.begin_ddl(self.snapshot)
         return work.ddl
 
     def _check_usable(self) -> None:

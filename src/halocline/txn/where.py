@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.objects.columns import ROWID
+from halocline.read.query import matching
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array
 from halocline.txn import write
-from halocline.read.query import matching
 from halocline.txn.workspace import TableChanges
 
 if TYPE_CHECKING:

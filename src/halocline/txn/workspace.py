@@ -273,8 +273,8 @@ class TableChanges:
             part = self.parts[place]
             offset = part.find(key)
             if offset >= 0:
-                in_table = part.targets is not None
-                row_id = int(part.targets[offset]) if in_table else _part_id(place, offset)
+                targets = part.targets
+                row_id = _part_id(place, offset) if targets is None else int(targets[offset])
                 return part.row(self.schema, offset), row_id
         if self.objects is not None:
             for rowid, row in self.objects.find(key):
