@@ -14,13 +14,14 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import flight
 
 import halocline as hc
 from halocline.node import desk, push, server, wire
-from halocline.node.cache import Span
 from halocline.node.session import Session
-from halocline.node.subscription import Delivery, Subscription
+from halocline.node.subscription import Delivery, Subscription, unseen
 from halocline.node.wire import HEAD, Call, encode
 from tests.node.test_hostile import calling, greet
 from tests.node.test_logtail import Copy, change_at_random
@@ -246,8 +247,41 @@ def test_a_gap_is_an_error_and_what_comes_twice_is_dropped() -> None:
         with pytest.raises(hc.CorruptionError, match="gap"):
             feed.read(LONG_S)
         assert opened == [None, 8]
-        assert feed._pump.began is not None
-        assert feed._pump.began.span == Span(0, 9)
+        assert feed._pump.end == 9
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "first"),
+    [(90, 110, 101), (85, 95, None), (101, 110, 101), (0, 100, None), (100, 101, 101)],
+    ids=["overlap", "inside", "neighbour", "all of it", "one more"],
+)
+def test_n04_what_overlaps_or_adjoins_extends_what_has_come(
+    start: int, stop: int, first: int | None
+) -> None:
+    assert unseen(100, start, stop) == first
+
+
+def test_n04_a_gap_is_an_error() -> None:
+    with pytest.raises(hc.CorruptionError, match="gap"):
+        unseen(100, 110, 120)
+    with pytest.raises(hc.CorruptionError, match="not a range"):
+        unseen(100, 95, 90)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))))
+def test_n04_whatever_arrives_all_up_to_the_end_has_come(parts: list[tuple[int, int]]) -> None:
+    end, have = 10, set(range(11))
+    for start, length in parts:
+        try:
+            first = unseen(end, start, start + length)
+        except hc.CorruptionError:
+            assert start > end + 1
+            continue
+        if first is not None:
+            assert first == end + 1  # each commit once, in order
+            end = start + length
+            have |= set(range(first, end + 1))
+        assert have == set(range(end + 1))
 
 
 # -- slow, many, and the end ---------------------------------------------------------------------

@@ -43,6 +43,8 @@ def told() -> Iterator[None]:
     except HaloclineError as error:
         say(str(error))
         raise typer.Exit(code_of(error)) from None
+    except BrokenPipeError:
+        raise  # whoever read us has had enough: typer ends in silence
     except OSError as error:
         say(str(error))
         raise typer.Exit(UNAVAILABLE) from None

@@ -3,6 +3,7 @@
     halocline health shop           rows and bytes per tier, and what is owed
     halocline check shop            is every file what it should be?
     halocline tables shop           names, rows, keys
+    halocline log shop              entries of the log and where it ends, also of a damaged one
     halocline maintain shop         do what is owed, now and every minute; --once for cron
     halocline serve shop            let other machines connect, until Ctrl-C
 
@@ -118,6 +119,25 @@ def check(path: Place) -> None:
         if problems:
             raise typer.Exit(TROUBLE)
         typer.echo(f"{len(db.tables())} tables, no problems")
+
+
+@app.command(
+    epilog="Example: halocline log shop --from 1200 --json | jq 'select(.end)'",
+)
+def log(
+    path: Place,
+    start: Annotated[int, typer.Option("--from", min=0, help="The first entry to print.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object in a line.")] = False,
+) -> None:
+    """Print the entries of the log, their nodes, and where the log ends and why.
+
+    Opens and locks nothing, so a damaged log is shown too; ends with 4 when it is one.
+    """
+    with told():
+        from halocline.cli.log import show_log
+
+        code = show_log(path, start_order=start, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @app.command()

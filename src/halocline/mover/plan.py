@@ -170,11 +170,6 @@ class MovePlan:
         """Is there nothing to do?"""
         return not (self.freeze or self.objects or self.tombstones)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of pages that leave."""
-        return sum(one.size_bytes for one in self.objects)
-
 
 def plan_move(
     l0: L0Stats, policy: MovePolicy, *, flush: bool = False, free_bytes: int = 0
