@@ -526,6 +526,7 @@ class Transaction:
 
     @property
     def token(self) -> Token | None:
+        """The token that the commit will bring."""
         return self._own.token if isinstance(self._own, Workspace) else None
 
     @property
