@@ -295,7 +295,7 @@ class Database(Membership):
             pin = -id(txn) - 1  # next to the transaction's own
             self._core.pins[pin] = start
             try:
-                state = txn.changes_of(table).state
+                state = txn.state_of(table)
                 self._refresh()
                 self._check_floor(start)
                 before = self._core.catalog.table(table, start)

@@ -131,6 +131,8 @@ def source_of(
 ) -> Source:
     """A plan and its rows in memory, ready for DuckDB."""
     columns = (*schema.names, *([ROWID] if rowids else []))
+    if not plan.objects:
+        return Source(columns=columns, memory=memory, shelf=shelf)
     if not readable_by_others(shelf):
         tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
         memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])
