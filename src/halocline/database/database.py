@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
@@ -24,6 +25,7 @@ from halocline.database.membership import Membership
 from halocline.database.opening import (
     Reader,
     local_files,
+    make_folder,
     readable,
     shelf_for,
     spill_folder,
@@ -153,7 +155,8 @@ class Database(Membership):
         options = options or Options()
         shelf = shelf_for(files, objects, memory_bytes)
         spill = "" if read_only else spill_folder(files)
-        duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill)
+        making = partial(make_folder, files)
+        duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill, making)
         self._reader: Reader | None = None
         self._gatherer = Gatherer()
         self._shelf, self._duck, self._afar = shelf, duck, afar
@@ -289,7 +292,7 @@ class Database(Membership):
             pin = -id(txn) - 1  # next to the transaction's own
             self._core.pins[pin] = start
             try:
-                state = txn.changes_of(table).state
+                state = txn.state_of(table)
                 self._refresh()
                 self._check_floor(start)
                 before = self._core.catalog.table(table, start)

@@ -218,7 +218,7 @@ class Maintenance:
         if table is None:
             return sorted(_living(self._core), key=lambda state: state.entry.name)
         with Transaction(self._core, self._core.newest_ts(), read_only=True) as txn:
-            return [txn.changes_of(table).state]
+            return [txn.state_of(table)]
 
     @contextmanager
     def _pinned(self) -> Iterator[int]:

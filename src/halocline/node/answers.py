@@ -159,7 +159,11 @@ class Answers:
                 if not nodes:
                     txn.keep_token()  # nobody sends nothing, but for the sake of its token
                 core.check_writable(request.snapshot, tables)
-                jobs = {id: one.blind for id, one in txn.changes.items() if one.blind is not None}
+                jobs = {
+                    id: one.blind
+                    for id, one in txn.workspace.changes.items()
+                    if one.blind is not None
+                }
                 commit_ts = txn.commit()
         finally:
             if request.objects or request.ddl:

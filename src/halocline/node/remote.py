@@ -34,8 +34,7 @@ from halocline.schema.schema import Schema
 from halocline.txn import Committer
 from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
-from halocline.txn.work import Work
-from halocline.txn.workspace import Single
+from halocline.txn.workspace import Single, Workspace
 
 AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
@@ -84,7 +83,7 @@ class Remote(Committer):
         self.lapsed: deque[int] = deque()
         """Catalog transactions whose transactions were forgotten."""
 
-    def commit(self, txn: Work) -> int:
+    def commit(self, txn: Workspace) -> int:
         """Send the workspace; returns commit_ts once it is durable and visible."""
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         for changes in tables.values():

@@ -30,6 +30,7 @@ from halocline.node.channel import Channel
 from halocline.node.desk import REPLY_S, Desk
 from halocline.node.endpoint import (
     Endpoint,
+    identity_of,
     listen,
     new_token,
     read_endpoint,
@@ -77,6 +78,7 @@ class Service:
             pid=os.getpid(),
             host=socket.gethostname(),
             epoch=epoch,
+            folder=identity_of(root),
         )
         self._thread = threading.Thread(
             target=accept,
