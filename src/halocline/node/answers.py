@@ -341,22 +341,22 @@ class Answers:
         argument = request.argument
         match request.name:
             case "flush":
-                return owner.flush(argument)
+                return owner.maintenance.flush(argument)
             case "compact":
-                return owner.compact(argument)
+                return owner.maintenance.compact(argument)
             case "checkpoint":
-                return owner.checkpoint()
+                return owner.maintenance.checkpoint()
             case "gc":
-                return owner.gc()
+                return owner.maintenance.gc()
             case "health":
-                return owner.health()
+                return owner.maintenance.health()
             case "snapshot" if argument is not None:
-                return owner.snapshot(argument)
+                return owner.maintenance.snapshot(argument)
             case "drop_snapshot" if argument is not None:
-                owner.drop_snapshot(argument)
+                owner.maintenance.drop_snapshot(argument)
                 return True
             case "keep_for" if argument is not None:
-                return owner.keep_for(_retention(argument))
+                return owner.maintenance.keep_for(_retention(argument))
         raise UsageError(f"{request.name} needs a name")
 
 

@@ -64,7 +64,7 @@ class Committer:
     """The one place where commit timestamps are given out."""
 
     distant: Distant | None = None
-    """Set where that place is in another process (node/remote.py)."""
+    """Set where that place is in another process (node/remote_committer.py)."""
 
     def __init__(self, engine: EngineState, log: Log, clock: Clock) -> None:
         self.engine = engine

@@ -273,7 +273,7 @@ def test_damaged_files_of_checkpoints_are_listed(db: Any, damage: str) -> None:
     db.checkpoint()
     bulk_insert(db, "t", [{"id": 5000, "text": "new"}])
     db.checkpoint()
-    engine, store = db._core.engine, objects_of(db)
+    engine, store = db.core.engine, objects_of(db)
     assert db.check() == []
     roots = {node.key for node in engine.checkpoints}
     lists = engine.kept_files - roots

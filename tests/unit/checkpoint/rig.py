@@ -75,7 +75,7 @@ class World:
 
     def referenced(self) -> list[str]:
         """What tables and checkpoints refer to."""
-        engine = self.db._core.engine
+        engine = self.db.core.engine
         tiers = [state.shape.tier for state in engine.tables.values()]
         return sorted({*(e.key for tier in tiers for e in tier.by_id.values()), *engine.kept_files})
 

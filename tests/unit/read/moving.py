@@ -49,7 +49,7 @@ def state_of(db: Database, name: str) -> TableState:
 
 
 def committer_of(db: Database) -> Committer:
-    committer = db._core.committer
+    committer = db.core.committer
     assert committer is not None
     return committer
 

@@ -1,8 +1,8 @@
-"""Remote: the committer of a compute node. It looks like an owner's, and asks the owner.
+"""Remote committer: the committer of a compute node. It looks like an owner's, and asks the owner.
 
-    Transaction --commit--> Remote --Commit--> owner: check, timestamp, log, fold, sync
+    Transaction --commit--> RemoteCommitter --Commit--> owner: check, timestamp, log, fold, sync
                               ^                   |
-            Reader folds the log files <-----------'   before the next snapshot is taken
+            Replica folds the log files <-----------'   before the next snapshot is taken
 
 A compute node writes its workspaces, and the files of large ones, by itself; all that needs to be
 decided in one place is asked for: RowIDs and jobs, the names of tables, the commit. What was
@@ -13,12 +13,11 @@ here has folded it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from halocline.catalog import CatalogTxn, TableEntry, nodes
-from halocline.clock import Clock
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
@@ -40,42 +39,14 @@ AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
 
 
-class Tail:
-    """What a compute node knows of the owner's log: how far it has followed it."""
-
-    failed: BaseException | None = None
-    epoch = 0
-
-    def __init__(self, follow: Callable[[], int], link: AnyLink, clock: Clock) -> None:
-        self._follow = follow
-        """Folds what is new; returns the newest timestamp that can be read here."""
-        self._link = link
-        self._clock = clock
-
-    @property
-    def visible_ts(self) -> int:
-        return self._follow()
-
-    def wait_visible(self, ts: int, timeout: float) -> bool:
-        """Wait until that timestamp can be read here; False when time is up."""
-        until = self._clock.monotonic() + timeout
-        while self.visible_ts < ts:
-            if self._clock.monotonic() >= until:
-                return False
-            self._link.ask(wire.WaitVisible(ts), int)
-        return True
-
-
-class Remote(Committer):
+class RemoteCommitter(Committer):
     """Commits through the owner. Thread-safe, as the owner is."""
 
-    def __init__(self, engine: EngineState, link: AnyLink, tail: Tail, clock: Clock) -> None:
+    def __init__(self, engine: EngineState, link: AnyLink) -> None:
         # Not that of Committer: there is no lock here, no sequence, and no log to write.
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""
-        self.clock = clock
         self.link = link
-        self.log: Any = tail
         self.distant = self
         self.forgotten = []
         self.nascent: dict[int, int] = {}
@@ -163,7 +134,7 @@ class Remote(Committer):
 class RemoteDdl(CatalogTxn):
     """A catalog transaction at the owner, so that conflicts over names surface at once."""
 
-    def __init__(self, remote: Remote, snapshot: int) -> None:
+    def __init__(self, remote: RemoteCommitter, snapshot: int) -> None:
         # Not that of CatalogTxn: nothing of it is here.
         self._remote = remote
         self._snapshot = snapshot
