@@ -24,8 +24,8 @@ class Clock(Protocol):
         ...
 
     def elapsed(self) -> float:
-        """The same, and a machine that sleeps does not stop it: for whatever is over some time
-        after another machine has said so."""
+        """Seconds that never step back and go on while the machine sleeps: for what is over some
+        time after another machine has said so."""
         ...
 
     def sleep(self, seconds: float) -> None: ...

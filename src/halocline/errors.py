@@ -116,7 +116,7 @@ class UnavailableError(HaloclineError):
         super().__init__(reason + tail)
 
     def with_cause(self, cause: BaseException | None) -> UnavailableError:
-        """The same error, saying what led to it."""
+        """Add what led to the error; returns the error."""
         self.__cause__ = cause
         return self
 

@@ -38,7 +38,7 @@ from halocline.node.wire import (
     Request,
 )
 from halocline.store import PyarrowObjects
-from halocline.store.files import Buffer, Names
+from halocline.store.files import Buffer, PathList
 
 Ask = Callable[[Request, Any], Any]
 PREFIX: Final = "halocline-cache-"
@@ -106,7 +106,7 @@ class AfarFiles:
     def read(self, path: str) -> bytes:
         return self.open_read(path).pread(READ_BYTES_MAX, 0)
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         found: list[str] = self._ask(ListLog(), list[str])
         return sorted(found) if directory == "log" else []
 
@@ -201,7 +201,7 @@ class Fetched:
         """Names are given out by jobs, and nobody else has those of ours."""
         self.put(key, data)
 
-    def list(self, folder: str = "", *, temporary: bool = False) -> Names:
+    def list(self, folder: str = "", *, temporary: bool = False) -> PathList:
         """Only the owner knows."""
         return []
 

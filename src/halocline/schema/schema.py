@@ -40,7 +40,7 @@ from halocline.schema.compiled import (
     compile_row,
 )
 from halocline.schema.define import read_definition, read_key, read_stored
-from halocline.schema.names import Names
+from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
 from halocline.schema.types import INT_BITS, kind
 from halocline.schema.values import Check, show
@@ -119,7 +119,7 @@ class Schema:
         return tuple(at for at, t in enumerate(self._types) if kind(t) in ("list", "struct"))
 
     def position(self, name: str) -> int:
-        """The place of a column in a row, by its name in any case."""
+        """The position of a column in a row, by its name in any case."""
         return self._names.position(name)
 
     def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class Schema:
         return compile_row(self.columns, self._checks, self._general_row, self._limit)
 
     def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
-        """The same checks for some columns only: position -> canonical value.
+        """Check the values of some columns: position -> canonical value.
 
         A key that is changed in part is too long only as a whole: see `check_key`.
         """
@@ -321,8 +321,8 @@ class Schema:
         return codec.compile_decode(list(self.key_fields))
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.names)
+    def _names(self) -> ColumnNames:
+        return ColumnNames(self.names)
 
     @cached_property
     def _required(self) -> frozenset[str]:

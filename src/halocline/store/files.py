@@ -28,7 +28,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Mapped: TypeAlias = mmap.mmap | bytearray
 """Memory shared by all who map one file; use it through `struct.pack_into` and `unpack_from`."""
 
-Names: TypeAlias = list[str]
+PathList: TypeAlias = list[str]
 
 TEMPORARY: Final = ".tmp"
 """Ending of a file that is being written; a crash may leave one behind. Never listed."""
@@ -57,7 +57,7 @@ class File(Protocol):
         ...
 
     def mapped(self, size: int) -> File:
-        """The same file, written through memory: no system call for a pwrite below `size`.
+        """This file, written through memory: no system call for a pwrite below `size`.
 
         This handle must not be used any more. For writers that sync now and then, not after every
         write (see docs/decisions/0002-async-log-through-memory.md).
@@ -114,7 +114,7 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         """Names in a directory, sorted; none when it is missing."""
         ...
 

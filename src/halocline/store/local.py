@@ -29,7 +29,7 @@ from typing import Final
 
 from halocline.errors import UsageError
 from halocline.store.durable import DurableFiles
-from halocline.store.files import HOLDER_BYTES_MAX, Buffer, Lock, LockedError, Mapped, Names
+from halocline.store.files import HOLDER_BYTES_MAX, Buffer, Lock, LockedError, Mapped, PathList
 
 if sys.platform != "win32":
     import fcntl
@@ -204,7 +204,7 @@ class LocalDisk:
     def exists(self, path: str) -> bool:
         return os.path.lexists(self._at(path))
 
-    def list(self, path: str) -> Names:
+    def list(self, path: str) -> PathList:
         try:
             return os.listdir(self._at(path))
         except FileNotFoundError:
