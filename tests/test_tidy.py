@@ -65,8 +65,6 @@ LEANING: set[str] = {
     "src/halocline/node/visitors.py",
     "src/halocline/rows/state.py",
     "src/halocline/txn/core.py",
-    "src/halocline/txn/query.py",
-    "src/halocline/txn/view.py",
     "src/halocline/txn/work.py",
     "src/halocline/txn/writer.py",
     "src/pyspark_halocline/staging.py",
