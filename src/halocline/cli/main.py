@@ -75,6 +75,12 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes one that is free.")] = 7400,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file: certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file: its key.")] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option(
+            "--self-signed", help="Make a certificate, once; clients get it as tls_roots."
+        ),
+    ] = False,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token for reading and writing.")
     ] = None,
@@ -86,6 +92,7 @@ def serve(
 
     An address that others can reach needs a certificate and a token.
     """
+    from halocline.cli.serve import find_certificate
     from halocline.cli.serve import serve as run_serve
     from halocline.database.opening import local_files
 
@@ -95,8 +102,7 @@ def serve(
             path,
             host=host,
             port=port,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            tls=find_certificate(path, tls_cert, tls_key, self_signed=self_signed),
             token_file=token_file,
             read_token_file=read_token_file,
         )

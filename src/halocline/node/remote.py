@@ -22,9 +22,9 @@ from halocline.clock import Clock
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
-from halocline.node.flight import FlightLink
 from halocline.node.link import Link
 from halocline.node.parcel import pack_objects, pack_reads
+from halocline.node.server_link import ServerLink
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import one_row_record
 from halocline.rows.state import TableState
@@ -36,7 +36,7 @@ from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.workspace import Single, Workspace
 
-AnyLink = Link | FlightLink
+AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
 
 

@@ -75,6 +75,7 @@ class Source:
         if not self.files:
             cursor.register(name, self.memory)
             return
+        self.shelf.check_root()  # DuckDB opens files by their path
         memory, dead = f"_memory_{number}", f"_dead_{number}"
         if self.memory.num_rows:
             cursor.register(memory, self.memory)
@@ -111,6 +112,7 @@ class Source:
 
     def blame(self, message: str, *, anyway: bool) -> None:
         """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""
+        self.shelf.check_root()
         paths = {self.shelf.path_of(file): file for file in self.files}
         named = [file for path, file in paths.items() if path in message]
         for file in named or (paths.values() if anyway else ()):
