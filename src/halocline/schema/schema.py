@@ -43,7 +43,7 @@ from halocline.schema.define import read_definition, read_key, read_stored
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
 from halocline.schema.types import INT_BITS, kind
-from halocline.schema.values import Check, show
+from halocline.schema.values import CheckValue, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,11 +329,11 @@ class Schema:
         return frozenset(column.name for column in self.columns if not column.nullable)
 
     @cached_property
-    def _checks(self) -> tuple[Check, ...]:
+    def _checks(self) -> tuple[CheckValue, ...]:
         return column_checks(self.columns, frozenset(self.key_positions))
 
     @cached_property
-    def _fast_checks(self) -> tuple[Check, ...]:
+    def _fast_checks(self) -> tuple[CheckValue, ...]:
         return compile_checks(self.columns, self._checks)
 
     @cached_property
