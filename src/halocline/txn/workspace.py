@@ -73,7 +73,7 @@ class Sweep(NamedTuple):
     targets: Int64Array
     keys: Sequence[Any]
     mark: tuple[int, Tier]
-    """What the table looked like then: see rounds.py."""
+    """What the table looked like then: see check.py."""
 
 
 class Part:
@@ -393,7 +393,7 @@ class Workspace:
     def __init__(self) -> None:
         self.changes: dict[int, TableChanges] = {}
         self.by_name: dict[str, TableChanges] = {}
-        """The same by the names that the caller has used."""
+        """Changes by the names that the caller has used."""
         self.created: dict[int, TableState] = {}
         self.dropped: frozenset[int] = frozenset()
         self.ddl: CatalogTxn | None = None
