@@ -626,7 +626,8 @@ class Database:
 
     def _begin_reading(self, at: At | None = None) -> Transaction:
         role = self._role
-        role.core.check_open()
+        if role.core.closed:
+            role.core.check_open()
         role.refresh()
         while True:
             core = role.core

@@ -115,7 +115,6 @@ class Feed:
         self._has_more = True
         """The last look at the log has not come to its end."""
         self._stopped = False
-        self._busy_since = 0.0
 
     def __iter__(self) -> Iterator[Pushed]:
         """Until `stop`, or an error: of those, the end of the database is one."""
@@ -137,11 +136,6 @@ class Feed:
         self._hub.leave(self)
         self._follower.close()
 
-    def stalled_s(self) -> float:
-        """How long the subscriber has been busy taking what it was given last."""
-        since = self._busy_since
-        return self._clock.monotonic() - since if since else 0.0
-
     def _pushed(self) -> Iterator[Pushed]:
         pushed: Pushed | None = self._beat()
         heard, seen = 0.0, self._end
@@ -150,9 +144,7 @@ class Feed:
                 pushed = self._beat()
             if pushed is not None:
                 self._told, heard = pushed.end, self._clock.monotonic()
-                self._busy_since = heard
                 yield pushed
-                self._busy_since = 0.0
             if self._hub.stopping:
                 raise UnavailableError("the owner is closing the database")
             if self._end > seen:
