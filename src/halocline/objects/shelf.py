@@ -76,10 +76,15 @@ def job_in(number: int) -> int:
 
 def job_of(key: str) -> int:
     """The job that a file belongs to; ValueError for a name that no job has given."""
-    name = key.rpartition("/")[2]
+    return parse_key(key)[1]
+
+
+def parse_key(key: str) -> tuple[int, int, int]:
+    """Table id, job id and number of a file; ValueError for a name that no job has given."""
+    folder, _, name = key.rpartition("/")
     job, dash, rest = name.partition("-")
     number, _, ending = rest.partition(".")
     known = ending in ("parquet", "checkpoint")
-    if not (dash and job.isdecimal() and number.isdecimal() and known):
+    if not (dash and folder.isdecimal() and job.isdecimal() and number.isdecimal() and known):
         raise ValueError(f"{key!r} is not the name of an object")
-    return int(job)
+    return int(folder), int(job), int(number)
