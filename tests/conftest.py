@@ -101,7 +101,6 @@ def tiny() -> Any:
 
     return Options(
         page_rows=4,
-        batch_rows=4,
         bulk_rows=8,
         log_file_bytes=8192,
         log_file_bytes_first=4096,

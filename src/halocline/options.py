@@ -44,8 +44,6 @@ class Options:
     """Size of a new database's first log file; each next one doubles up to `log_file_bytes`."""
     page_rows: int = 8192
     """Most rows in a page of L0."""
-    batch_rows: int = 8192
-    """Most rows in one batch of a transaction's workspace."""
     bulk_rows: int = 1000
     """Changes of more rows than this travel as Arrow and fold as one sealed run."""
     object_rows: int = 1_048_576

@@ -13,7 +13,7 @@ from random import Random
 import halocline as hc
 from tests.concurrency.threads import Crew, beside, together
 
-TINY = hc.Options(page_rows=16, batch_rows=8, bulk_rows=8)
+TINY = hc.Options(page_rows=16, bulk_rows=8)
 NAMES = ("red", "green")
 
 

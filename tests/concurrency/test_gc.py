@@ -21,7 +21,6 @@ from tests.concurrency.threads import PATIENCE_S, Crew, beside, together
 
 TINY = hc.Options(
     page_rows=16,
-    batch_rows=8,
     bulk_rows=8,
     object_rows=16,
     row_group_rows=8,

@@ -23,7 +23,6 @@ from tests.concurrency.threads import Crew, beside, together
 
 TINY = hc.Options(
     page_rows=8,
-    batch_rows=8,
     bulk_rows=8,
     object_rows=64,
     row_group_rows=16,

@@ -13,7 +13,7 @@ import pytest
 import halocline as hc
 from tests.concurrency.threads import PATIENCE_S, Crew, beside, together
 
-TINY = hc.Options(page_rows=16, batch_rows=8, bulk_rows=8)
+TINY = hc.Options(page_rows=16, bulk_rows=8)
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])

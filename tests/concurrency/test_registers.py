@@ -15,7 +15,7 @@ import pytest
 import halocline as hc
 from tests.concurrency.registers import Recorder, check_history
 
-TINY = hc.Options(page_rows=8, batch_rows=3, bulk_rows=1, log_file_bytes=1 << 16)
+TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
 SIM_ROUNDS = int(os.environ.get("HALOCLINE_SEEDS", "400")) // 10
 
 

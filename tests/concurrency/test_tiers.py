@@ -20,7 +20,6 @@ from tests.concurrency.threads import Crew, beside
 KEYS = 48
 OPTIONS = hc.Options(
     page_rows=4,
-    batch_rows=4,
     bulk_rows=8,
     object_rows=32,
     row_group_rows=16,

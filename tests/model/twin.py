@@ -138,7 +138,6 @@ class Twin:
         self.clock = ManualClock()
         self.options = Options(
             page_rows=4,
-            batch_rows=3,
             bulk_rows=bulk_rows,
             object_rows=object_rows,
             row_group_rows=4,

@@ -31,7 +31,7 @@ import halocline as hc
 from halocline.node import flight, link
 from tests.concurrency.registers import Record, Recorder
 
-TINY = hc.Options(page_rows=8, batch_rows=3, bulk_rows=1, log_file_bytes=1 << 16)
+TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
 SLOTS = 4096
 SLOT = struct.Struct("<q")
 TOKEN = "nobody guesses this one"

@@ -107,7 +107,6 @@ def _tiny(**given: int) -> hc.Options:
     """Small pages and objects. Zeros, which Options may refuse, make one row many for a test."""
     options = hc.Options(
         page_rows=4,
-        batch_rows=4,
         sequence_block=4,
         object_rows=16,
         log_file_bytes=16384,

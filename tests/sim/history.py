@@ -29,7 +29,6 @@ from halocline.txn.together import commit_inserts
 
 TINY = Options(
     page_rows=4,
-    batch_rows=4,
     bulk_rows=8,
     object_rows=16,
     row_group_rows=8,

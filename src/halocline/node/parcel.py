@@ -43,7 +43,6 @@ from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
-from halocline.txn.commands import Kind
 from halocline.txn.objectparts import Ending, ObjectParts, file_of
 from halocline.txn.reads import Reads
 from halocline.txn.work import Work
@@ -119,7 +118,7 @@ def unpack(
         state = states.find(table_of(payload))
         table = changes.get(state.table_id)
         if table is None:
-            table = changes[state.table_id] = TableChanges(state, core.options.batch_rows)
+            table = changes[state.table_id] = TableChanges(state)
         _add(table, decode_node(kind, payload, state.schema), state)
     reads = None
     if commit.reads is not None:
@@ -256,17 +255,15 @@ def _with_objects(
     if reshape.ended or reshape.ranges or reshape.flushed_ts:
         raise CorruptionError("request", "a workspace neither moves rows nor ends objects")
     state = states.find(reshape.table_id)
-    changes = TableChanges(state, core.options.batch_rows)
+    changes = TableChanges(state)
     if reshape.truncate:
-        changes = TableChanges(core.new_state(state.entry), core.options.batch_rows)
+        changes = TableChanges(core.new_state(state.entry))
         changes.home = state
         changes.truncated = True
-        changes.commands.append(Kind.DELETE_COMMITTED)
     if reshape.created and notes is None:
         raise UsageError("a workspace with files comes with notes on them")
     if notes is not None:
         changes.objects = parts = _objects(core, state, reshape, notes, session)
-        changes.commands += [Kind.INSERT, Kind.UPDATE_COMMITTED, Kind.DELETE_COMMITTED]
         if notes.blind is not None:
             changes.blind = _blind(parts, notes.blind)
     return changes

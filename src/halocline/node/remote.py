@@ -32,7 +32,6 @@ from halocline.rows.system import JobNode
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
 from halocline.txn import Committer
-from halocline.txn.commands import Command, Kind
 from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.work import Work
@@ -88,15 +87,13 @@ class Remote(Committer):
     def commit(self, txn: Work) -> int:
         """Send the workspace; returns commit_ts once it is durable and visible."""
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
-        definitions = [Command(Kind.DELETE_TABLE, table_id) for table_id in txn.dropped]
-        definitions += [Command(Kind.CREATE_TABLE, table_id) for table_id in txn.created]
         for changes in tables.values():
             if changes.objects:
                 rewrite(self, changes)
         found = [changes.reshape() for changes in tables.values()]
         reshapes = [reshape for reshape in found if reshape is not None]
         bulk_rows = self.engine.options.bulk_rows
-        prepared = prepare(0, 0, None, (), definitions, tables, bulk_rows, reshapes, beside=False)
+        prepared = prepare(0, 0, None, (), tables, bulk_rows, reshapes, beside=False)
         ddl = txn.ddl if isinstance(txn.ddl, RemoteDdl) else None
         request = wire.Commit(
             snapshot=txn.snapshot,

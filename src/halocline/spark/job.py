@@ -57,7 +57,6 @@ from halocline.spark.types import arrow_schema
 from halocline.spark.workers import check_workers
 from halocline.txn import Transaction
 from halocline.txn.blind import Blind, Mode
-from halocline.txn.commands import Kind
 from halocline.txn.jobs import start_job
 from halocline.txn.objectparts import Ending, ObjectParts, file_of
 
@@ -240,8 +239,6 @@ def join(txn: Transaction, name: str, spec: Spec, lines: Sequence[Any]) -> LoadR
         entries[line.kind].append(new_entry(state.table_id, number, line.key, stats))
     endings = [_ending(state, entry) for entry in entries["tombstone"]]
     parts.add(inserts=entries["data"], successors=entries["successor"], endings=endings)
-    # Rows that are put onto newer versions at the commit follow these commands.
-    changes.commands += [Kind.DELETE_COMMITTED, Kind.UPDATE_COMMITTED, Kind.INSERT]
     if spec.blind is not None:
         positions = frozenset(map(state.schema.position, spec.columns)) - state.schema.key_set
         changed = positions if spec.blind == "upsert" else frozenset()

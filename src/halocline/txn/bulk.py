@@ -27,7 +27,6 @@ from halocline.options import MIB
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Mask
 from halocline.schema import convert
-from halocline.txn.commands import Kind
 from halocline.txn.taken import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import THREADS, Writer
@@ -92,7 +91,6 @@ def insert_stream(
             total += chunk.num_rows
         writer.drain()
     writer.parts.add(inserts=writer.entries)
-    changes.commands.append(Kind.INSERT)
     _speak_for(changes, again)
     return total
 
@@ -184,7 +182,6 @@ def _write(
     with Writer(committer, changes, threads=threads) as writer:
         writer.rows(table, order)
     writer.parts.add(inserts=writer.entries)
-    changes.commands.append(Kind.INSERT)
 
 
 def _checked(

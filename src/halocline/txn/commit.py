@@ -41,7 +41,6 @@ from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.schema.codec import encode as encode_rows
 from halocline.txn.blindrounds import ROUNDS_MAX
-from halocline.txn.commands import Command, Kind
 from halocline.txn.conflict import untouched
 from halocline.txn.endings import rewrite
 from halocline.txn.record import (
@@ -129,8 +128,6 @@ class Committer:
 
     def _prepare(self, txn_id: int, txn: Work, tables: dict[int, TableChanges]) -> Prepared:
         ddl = txn.ddl.nodes() if txn.ddl is not None else ()
-        definitions = [Command(Kind.DELETE_TABLE, table_id) for table_id in txn.dropped]
-        definitions += [Command(Kind.CREATE_TABLE, table_id) for table_id in txn.created]
         reshapes = []
         for changes in tables.values():
             if changes.objects:
@@ -143,7 +140,6 @@ class Committer:
             self.log.epoch,
             txn.token,
             ddl,
-            definitions,
             tables,
             self._bulk_rows,
             reshapes,

@@ -34,7 +34,6 @@ from halocline.rows.members import is_among, places_in
 from halocline.rows.page import ActivePage, Int64Array, Page, Row
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
-from halocline.txn.commands import Kind
 from halocline.txn.objectparts import Ending, file_of
 from halocline.txn.reads import Reads
 from halocline.txn.workspace import Intent, Part, TableChanges
@@ -239,7 +238,6 @@ def _leave_ending(changes: TableChanges, one: Ending, place: int, fate: Fate) ->
     newest = follow(changes, rowid, key, set(one.changed), fate)
     changes.updates[rowid] = Intent(key, row, set(one.changed))
     changes.deletes[successor] = key
-    changes.commands.append(Kind.DELETE_COMMITTED)
     # Its tombstone in the file is overtaken by theirs: the earliest of a version counts.
     one.dropped.add(place)
     return Rebase(changes, rowid, newest)

@@ -22,7 +22,6 @@ from halocline.objects.order import Int64Array
 from halocline.rows.lookup import resident
 from halocline.rows.nodes import key_run
 from halocline.txn.bulk import insert_new, order_of
-from halocline.txn.commands import Kind
 from halocline.txn.objectparts import file_of
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import Writer
@@ -103,7 +102,6 @@ def _update(
             keys = _with_rowids(changes, rows, targets[below])
             endings = writer.tombstones(keys, after, changed)
         writer.parts.add(successors=successors, endings=endings)
-        changes.commands.append(Kind.UPDATE_COMMITTED)
         left = _others(len(targets), below)
         table, targets = table.take(pa.array(left)), targets[left]
     if len(targets):
@@ -122,7 +120,6 @@ def _delete(
         with Writer(committer, changes) as writer:
             endings = writer.tombstones(keys, None, frozenset())
         writer.parts.add(endings=endings)
-        changes.commands.append(Kind.DELETE_COMMITTED)
         left = _others(len(targets), below)
         rows, targets = rows.take(pa.array(left)), targets[left]
     if len(targets):

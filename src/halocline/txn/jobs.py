@@ -123,7 +123,7 @@ def commit_reshapes(
     if committer.distant is not None:
         raise UsageError("background work is committed by the process that owns the database")
     engine, log = committer.engine, committer.log
-    prepared = prepare(committer.next_id(), log.epoch, None, (), (), {}, 0, reshapes)
+    prepared = prepare(committer.next_id(), log.epoch, None, (), {}, 0, reshapes)
     with committer.lock:
         committer.check_running()
         jobs = [one.job_id for one in reshapes if one.job_id]

@@ -28,7 +28,6 @@ from halocline.read.lookup import locate_many
 from halocline.rows.page import Int64Array
 from halocline.txn.blind import Blind
 from halocline.txn.bulk import SHOWN
-from halocline.txn.commands import Kind
 from halocline.txn.objectparts import ObjectParts, file_of
 from halocline.txn.taken import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import TableChanges
@@ -51,7 +50,6 @@ def insert_objects(changes: TableChanges, entries: Sequence[ObjectEntry], snapsh
                 raise DuplicateKeyError(changes.entry.name, taken, total=len(taken))
     changes.objects = _parts(changes, entries)
     changes.objects.add(inserts=entries)
-    changes.commands.append(Kind.INSERT)
 
 
 def upsert_objects(
@@ -89,7 +87,6 @@ def upsert_objects(
         successors=[entry for entry, some in zip(every, met, strict=True) if some],
         endings=endings,
     )
-    changes.commands += [Kind.DELETE_COMMITTED, Kind.UPDATE_COMMITTED, Kind.INSERT]
     changes.blind = Blind("upsert", parts, changed)
 
 

@@ -3,8 +3,10 @@
     workspace --nodes_of--> nodes (what the fold will apply) --encode--> payload with zeros for
                                                                           commit_ts, wall_us, RowIDs
 
-Under the commit lock only fixed-width fields are patched into the payload. Nodes follow the order
-of T-15: DDL, then objects, then per table deletes, updates, inserts.
+Under the commit lock only fixed-width fields are patched into the payload. The order of nodes
+follows from the workspace: definitions first; then what becomes of objects; then, table by table,
+deletes, updates, inserts. Of a table that the transaction drops nothing is left but the drop, and
+of one that it also created not even that.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from halocline.rows.onerow import INFO, NAMES
 from halocline.rows.reshape import Reshape, encode_reshape
 from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
-from halocline.txn.commands import DDL, Command, Kind, merge_kinds, plan
 from halocline.txn.workspace import Part, TableChanges
 
 _NAMES_TOKEN: Final = (b"\x84\xa9commit_ts\xcf", *NAMES[1:])
@@ -66,7 +67,6 @@ def prepare(
     epoch: int,
     token: Token | None,
     ddl: Sequence[tuple[int, bytes]],
-    definitions: Sequence[Command],
     tables: Mapping[int, TableChanges],
     bulk_rows: int,
     reshapes: Sequence[Reshape] = (),
@@ -81,9 +81,8 @@ def prepare(
     encoded = [*ddl, *(node for reshape in reshapes for node in encode_reshape(reshape))]
     fixed = len(encoded)
     rows = 0
-    for kind, table_id in _planned(definitions, tables):
-        changes = tables[table_id]
-        for node in nodes_of(kind, changes, bulk_rows):
+    for changes in tables.values():
+        for node in nodes_of(changes, bulk_rows):
             nodes.append(node)
             encoded.append(encode_node(node, changes.schema))
             rows += node.count
@@ -134,27 +133,12 @@ def _nodes_beside_objects(changes: TableChanges) -> list[Node]:
     return nodes if changes.blind is None else nodes + changes.blind.nodes()
 
 
-def nodes_of(kind: Kind, changes: TableChanges, bulk_rows: int) -> list[Node]:
-    """The nodes that one merged command of one table stands for."""
-    if kind is Kind.INSERT:
-        return _inserts(changes, bulk_rows)
-    if kind is Kind.UPDATE_COMMITTED:
-        return _updates(changes, bulk_rows) if changes.updates or changes.parts else []
-    assert kind is Kind.DELETE_COMMITTED, kind
-    return _deletes(changes, bulk_rows)
-
-
-def _planned(
-    definitions: Sequence[Command], tables: Mapping[int, TableChanges]
-) -> list[tuple[Kind, int]]:
-    """Merged DML commands in record order. Only a transaction with DDL needs the whole plan."""
-    if definitions:
-        written = [command for one in tables.values() for command in one.command_list()]
-        return [command for command in plan([*definitions, *written]) if command.kind not in DDL]
+def nodes_of(changes: TableChanges, bulk_rows: int) -> list[Node]:
+    """The nodes of one table: deletes, updates, inserts."""
     return [
-        (kind, table_id)
-        for table_id, changes in tables.items()
-        for kind in merge_kinds(changes.commands)
+        *_deletes(changes, bulk_rows),
+        *_updates(changes, bulk_rows),
+        *_inserts(changes, bulk_rows),
     ]
 
 

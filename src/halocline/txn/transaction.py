@@ -26,7 +26,6 @@ from halocline.read.point import find_row
 from halocline.schema.schema import Schema
 from halocline.txn import query, write
 from halocline.txn.bykeys import delete_keys, key_table
-from halocline.txn.commands import Kind
 from halocline.txn.view import see, visible_many, visible_range
 from halocline.txn.where import delete_where, update_where
 from halocline.txn.work import Work
@@ -164,10 +163,9 @@ class Transaction(Work):
         if not self._may_write():
             return
         self._give_up([changes])
-        fresh = TableChanges(self._core.new_state(changes.entry), self._core.options.batch_rows)
+        fresh = TableChanges(self._core.new_state(changes.entry))
         fresh.home = changes.home
         fresh.truncated = changes.entry.id not in self.created
-        fresh.commands.append(Kind.DELETE_COMMITTED)
         self.changes = {**self.changes, changes.entry.id: fresh}
         self._forget_names()
 

@@ -246,7 +246,7 @@ class Work:
         changes = self.changes.get(entry.id)
         if changes is None:
             state = self.created.get(entry.id) or self._core.state(entry.id)
-            changes = TableChanges(state, self._core.options.batch_rows)
+            changes = TableChanges(state)
             self.changes = {**self.changes, entry.id: changes}
         self._by_name = {**self._by_name, name: changes}
         return changes

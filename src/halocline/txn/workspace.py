@@ -1,7 +1,7 @@
 """Workspace: one transaction's private changes to one table, until commit.
 
-    rows      tuples that were inserted, in order; batches of `batch_rows` are slices of this list
-    dead      positions in `rows` that were deleted again (the delete bitmap of T-12)
+    rows      tuples that were inserted, in order
+    dead      positions in `rows` that were deleted again
     updates   committed RowID -> the row that shall succeed it and the columns that changed
     deletes   committed RowID -> its key
     parts     bulk changes: Arrow tables with their keys sorted, sealed when they arrive
@@ -10,7 +10,8 @@
 A key is looked up in `own` (single rows), then in the parts from the newest on, then in own
 objects, and only then in the table. A version that was found in an object or in the table counts
 unless the transaction ends it: a key that it inserted again has no trace of that in `own`.
-Updating an inserted row is delete + insert (T-12); so is updating a key column (T-13).
+Updating an inserted row is delete + insert; so is updating a key column. The commit record follows
+from all this: per table what ends, what is updated, what is inserted (record.py).
 
 Invariants
 - A committed RowID is in at most one of `updates`, `deletes` and the live offsets of one part.
@@ -38,16 +39,7 @@ from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
-from halocline.txn.commands import Command, Kind
 from halocline.txn.objectparts import ObjectParts
-
-
-class Batch(NamedTuple):
-    """One batch of inserted rows and its delete bitmap (T-11, T-12)."""
-
-    rows: Sequence[Row]
-    deleted: BitMap
-
 
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
@@ -134,9 +126,7 @@ class TableChanges:
     """What one transaction does to one table."""
 
     __slots__ = (
-        "batch_rows",
         "blind",
-        "commands",
         "dead",
         "deletes",
         "entry",
@@ -152,19 +142,17 @@ class TableChanges:
         "updates",
     )
 
-    def __init__(self, state: TableState, batch_rows: int) -> None:
+    def __init__(self, state: TableState) -> None:
         self.state = state
         self.home = state
         self.entry = state.entry
         self.schema = state.schema
-        self.batch_rows = batch_rows
         self.rows: list[Row] = []
         self.dead: BitMap | None = None
         self.own: dict[Any, tuple[Row | None, int]] = {}
         self.updates: dict[int, Intent] = {}
         self.deletes: dict[int, Any] = {}
         self.parts: list[Part] = []
-        self.commands: list[Kind] = []
         self.objects: ObjectParts | None = None
         self.blind: Blind | None = None
         """Set by jobs that decide at their commit what becomes of their keys."""
@@ -196,7 +184,6 @@ class TableChanges:
         rows.append(row)
         if key is not None:
             self.own[key] = (row, -len(rows))
-        self.commands.append(Kind.INSERT)
 
     def replace_local(self, place: int, key: Any, row: Row) -> None:
         """Update of an inserted row: delete + insert."""
@@ -208,7 +195,6 @@ class TableChanges:
         if self.dead is None:
             self.dead = BitMap()
         self.dead.add(place)
-        self.commands.append(Kind.DELETE_LOCAL)
         if key is not None:
             self.own[key] = (None, 0)
 
@@ -222,7 +208,6 @@ class TableChanges:
             intent.changed |= changed
         if key is not None:
             self.own[key] = (row, rowid)
-        self.commands.append(Kind.UPDATE_COMMITTED)
 
     def delete(self, rowid: int, key: Any) -> None:
         """A committed row ends, whether or not this transaction had updated it."""
@@ -230,15 +215,10 @@ class TableChanges:
         self.deletes[rowid] = key
         if key is not None:
             self.own[key] = (None, 0)
-        self.commands.append(Kind.DELETE_COMMITTED)
 
     def add_part(self, part: Part) -> None:
         """A bulk change. Keys it covers must not be in `own` any more."""
         self.parts.append(part)
-        if part.table is None:
-            self.commands.append(Kind.DELETE_COMMITTED)
-        else:
-            self.commands.append(Kind.INSERT if part.targets is None else Kind.UPDATE_COMMITTED)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -247,7 +227,7 @@ class TableChanges:
         parts = [(part, part.dropped.copy()) for part in self.parts]
         endings = [] if objects is None else [(one, one.dropped.copy()) for one in objects.endings]
         inserts, successors = ([], []) if objects is None else (objects.inserts, objects.successors)
-        saved = list(inserts), list(successors), list(self.commands)
+        saved = list(inserts), list(successors)
         try:
             yield
         except BaseException:
@@ -258,7 +238,6 @@ class TableChanges:
                 one.dropped = dropped
             if self.objects is not None:
                 self.objects.reset(saved[0], saved[1], [one for one, _ in endings])
-            self.commands = saved[2]
             raise
 
     def reshape(self) -> Reshape | None:
@@ -307,15 +286,6 @@ class TableChanges:
         dead = self.dead
         return [row for place, row in enumerate(self.rows) if place not in dead]
 
-    def batches(self) -> Iterator[Batch]:
-        """The inserted rows as batches with their delete bitmaps."""
-        for begin in range(0, len(self.rows), self.batch_rows):
-            end = min(begin + self.batch_rows, len(self.rows))
-            deleted = BitMap()
-            if self.dead is not None:
-                deleted = BitMap(place - begin for place in self.dead if begin <= place < end)
-            yield Batch(self.rows[begin:end], deleted)
-
     def ended(self) -> Int64Array:
         """RowIDs that this transaction ends or replaces, ascending: committed ones, and those of
         rows in own objects."""
@@ -324,6 +294,3 @@ class TableChanges:
         if self.objects is not None:
             bulks.append(self.objects.ended())
         return np.sort(np.concatenate([singles, *bulks]))
-
-    def command_list(self) -> list[Command]:
-        return [Command(kind, self.entry.id) for kind in self.commands]

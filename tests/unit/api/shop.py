@@ -15,9 +15,7 @@ import pyarrow as pa
 
 import halocline as hc
 
-OPTIONS = hc.Options(
-    page_rows=64, batch_rows=4, bulk_rows=8, log_file_bytes_first=1 << 16, sql_threads=1
-)
+OPTIONS = hc.Options(page_rows=64, bulk_rows=8, log_file_bytes_first=1 << 16, sql_threads=1)
 ORDERS = {
     "id": int,
     "status": str,

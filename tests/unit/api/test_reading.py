@@ -15,7 +15,7 @@ import pytest
 import halocline as hc
 from tests.unit.rows.rig import seeds
 
-OPTIONS = hc.Options(page_rows=4, batch_rows=4, bulk_rows=6)
+OPTIONS = hc.Options(page_rows=4, bulk_rows=6)
 COLUMNS = {"a": int, "b": str, "v": int, "s": str}
 
 

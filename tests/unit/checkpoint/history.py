@@ -27,7 +27,6 @@ from tests.unit.read import moving as by_hand
 
 TINY = Options(
     page_rows=4,
-    batch_rows=4,
     bulk_rows=8,
     object_rows=16,
     row_group_rows=8,

@@ -16,7 +16,6 @@ from halocline.rows.state import TableState
 
 TINY = hc.Options(
     page_rows=4,
-    batch_rows=4,
     bulk_rows=8,
     object_rows=16,
     row_group_rows=8,

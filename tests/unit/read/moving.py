@@ -32,7 +32,6 @@ from halocline.txn.jobs import commit_reshapes, start_job
 
 TINY = Options(
     page_rows=4,
-    batch_rows=4,
     bulk_rows=8,
     object_rows=16,
     row_group_rows=8,

@@ -13,6 +13,7 @@ import halocline as hc
 from halocline import Database
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.store.faulty import FaultyFiles
+from halocline.txn.record import nodes_of
 from tests.unit.read import moving
 
 
@@ -184,7 +185,7 @@ def test_a_full_disk_leaves_the_transaction_as_it_was(db: Any) -> None:
 
     with db.begin() as txn:
         txn.update("t", 3, {"n": 1})
-        before = ids_of(txn), txn.changes_of("t").commands.copy()
+        before = ids_of(txn), nodes_of(txn.changes_of("t"), 1000)
         store.put = put
         try:
             for work in (
@@ -196,7 +197,7 @@ def test_a_full_disk_leaves_the_transaction_as_it_was(db: Any) -> None:
                 with pytest.raises(hc.UnavailableError) as caught:
                     work()
                 assert caught.value.outcome == "not_committed"
-                assert (ids_of(txn), txn.changes_of("t").commands) == before
+                assert (ids_of(txn), nodes_of(txn.changes_of("t"), 1000)) == before
         finally:
             store.put = real
         assert txn.delete("t", where="id < 30") == 30

@@ -1,14 +1,13 @@
-"""Workspace: batches, delete bitmaps and what a transaction sees of its own changes."""
+"""Workspace: inserted rows, the delete bitmap and what a transaction sees of its own changes."""
 
 from halocline.catalog import TableEntry
 from halocline.ids import ColumnId, TableId
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
-from halocline.txn.commands import Kind
 from halocline.txn.workspace import TableChanges
 
 
-def changes_of(table_id: int, batch_rows: int = 10) -> TableChanges:
+def changes_of(table_id: int) -> TableChanges:
     entry = TableEntry(
         id=TableId(table_id),
         name=f"table{table_id}",
@@ -17,7 +16,7 @@ def changes_of(table_id: int, batch_rows: int = 10) -> TableChanges:
         options={},
         next_column_id=ColumnId(3),
     )
-    return TableChanges(TableState(entry, page_rows=4), batch_rows)
+    return TableChanges(TableState(entry, page_rows=4))
 
 
 def insert(changes: TableChanges, first: int, count: int) -> None:
@@ -25,27 +24,21 @@ def insert(changes: TableChanges, first: int, count: int) -> None:
         changes.insert(key, (key, "x"))
 
 
-def sizes(changes: TableChanges) -> list[int]:
-    return [len(batch.rows) for batch in changes.batches()]
-
-
-def test_t11_a_request_first_fills_the_room_left_in_the_last_batch():
+def test_t11_inserts_of_several_requests_stand_behind_one_another_by_table():
     table1, table2 = changes_of(1), changes_of(2)
     insert(table1, 0, 15)
-    assert sizes(table1) == [10, 5]
     insert(table2, 0, 4)
-    assert sizes(table2) == [4]
     insert(table1, 15, 5)
-    assert sizes(table1) == [10, 10]
+    assert [row[0] for row in table1.live_rows()] == [*range(20)]
+    assert [row[0] for row in table2.live_rows()] == [*range(4)]
 
 
-def test_t12_deleting_an_own_insert_sets_a_bit_in_the_batch_bitmap():
+def test_t12_deleting_an_own_insert_sets_a_bit_in_the_bitmap():
     changes = changes_of(1)
     insert(changes, 0, 15)
     changes.remove_local(12, 12)
-    first, second = changes.batches()
-    assert list(first.deleted) == []
-    assert list(second.deleted) == [2]
+    assert changes.dead is not None
+    assert list(changes.dead) == [12]
     assert [row[0] for row in changes.live_rows()] == [*range(12), 13, 14]
 
 
@@ -53,7 +46,8 @@ def test_t12_updating_an_own_insert_is_delete_and_insert():
     changes = changes_of(1)
     insert(changes, 0, 2)
     changes.replace_local(0, 0, (0, "y"))
-    assert changes.commands == [Kind.INSERT, Kind.INSERT, Kind.DELETE_LOCAL, Kind.INSERT]
+    assert changes.dead is not None
+    assert list(changes.dead) == [0]
     assert changes.live_rows() == [(1, "x"), (0, "y")]
     assert changes.own[0] == ((0, "y"), -3)
 
