@@ -143,6 +143,29 @@ class SharedJob:
     row_group_rows: int
     page_rows: int
 
+    @classmethod
+    def of(
+        cls,
+        options: Options,
+        *,
+        table_id: int,
+        job_id: int,
+        first_rowid: int = 0,
+        ordinals: int,
+        attempts: int,
+    ) -> SharedJob:
+        """A job with the sizes of objects that the options say."""
+        return cls(
+            table_id=table_id,
+            job_id=job_id,
+            first_rowid=first_rowid,
+            ordinals=ordinals,
+            attempts=attempts,
+            object_rows=min(options.object_rows, PLACE_ROWS),
+            row_group_rows=options.row_group_rows,
+            page_rows=options.page_rows,
+        )
+
     def writer(self, objects: Objects, schema: Schema, task: int, attempt: int) -> JobWriter:
         """The writer of one attempt of a task."""
         options = Options(

@@ -85,9 +85,7 @@ class Work:
             raise UsageError(f"this transaction is already {self._state}")
         self._core.check_open()
         if self.already_committed or not self._has_changes():
-            if self.changes:
-                self._give_up(self.changes.values())
-            self._finish("committed")
+            self._end("committed")
             return self.commit_ts
         if self._single is not None and self._commit_single():
             return self.commit_ts
@@ -96,14 +94,10 @@ class Work:
             self._spill()
             self.commit_ts = self._core.commit(self)
         except BaseException:
-            self._give_up(self.changes.values())
-            self._finish("failed at commit")
+            self._end("failed at commit")
             raise
         states = [changes.home for changes in self.changes.values()]
-        if jobs_of(self.changes.values()):
-            # Of a table whose changes have cancelled out, nothing was committed.
-            self._give_up(self.changes.values())
-        self._finish("committed")
+        self._end("committed")
         if self.waits:
             for state in states:
                 if state.owes and self._core.committer is not None:
@@ -115,8 +109,7 @@ class Work:
         if self._state == "committed":
             raise UsageError("this transaction is already committed")
         if self._state == "open":
-            self._give_up(self.changes.values())
-            self._finish("rolled back")
+            self._end("rolled back")
 
     def _spill(self) -> None:
         """Rows that were inserted one by one and have become many go into objects."""
@@ -125,6 +118,13 @@ class Work:
             for changes in self.changes.values():
                 if len(changes.rows) > self._core.options.bulk_rows:
                     spill(committer, changes)
+
+    def _end(self, state: str) -> None:
+        """Jobs end with their transaction: those that the commit record has not ended end here."""
+        committer = self._core.committer
+        if self.changes or (committer is not None and committer.forgotten):
+            self._give_up(self.changes.values())
+        self._finish(state)
 
     def _give_up(self, workspaces: Iterable[TableChanges]) -> None:
         """Files that were written for nothing: their jobs are over, and GC may have them."""

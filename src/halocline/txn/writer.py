@@ -94,7 +94,7 @@ class Writer:
     def tombstones(
         self, table: pa.Table, successors: Int64Array | None, changed: frozenset[int]
     ) -> list[Ending]:
-        """Write tombstones of the versions in `_rowid`, ascending, beside which stand their keys."""
+        """Write tombstones of the versions in `_rowid`, ascending, with their keys beside them."""
         self.reserve(0)
         self.drain()
         done, pieces = len(self.entries), cuts(table.num_rows, self.options.object_rows)
