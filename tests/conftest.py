@@ -64,7 +64,7 @@ def sim() -> bool:
 @pytest.fixture(scope="session")
 def one_duck() -> Iterator[Any]:
     """A SQL engine for many databases, by its number of threads."""
-    from halocline.read import Duck
+    from halocline.read.duck import Duck
 
     start, started = Duck._start, {}
 
@@ -84,7 +84,7 @@ def shared_duck(one_duck: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch)
 
     Those on disk have their own, as always: each may look into its own folder only.
     """
-    from halocline.read import Duck
+    from halocline.read.duck import Duck
 
     start = Duck._start
 

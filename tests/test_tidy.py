@@ -210,12 +210,14 @@ def test_init_files_hold_names_only() -> None:
         if path.name == "__init__.py":
             body = tree(path).body
             offences += [f"{name(path)}:{node.lineno}" for node in body if not _is_name(node)]
-    report("__init__.py holds a docstring, imports, __all__ and __version__", offences)
+    report("__init__.py holds a docstring, imports, __all__ and a table of lazy names", offences)
 
 
 def _is_name(node: ast.stmt) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING" and all(map(_is_lazy, node.orelse))
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     targets = node.targets if isinstance(node, ast.Assign) else []
@@ -223,6 +225,13 @@ def _is_name(node: ast.stmt) -> bool:
         isinstance(target, ast.Name) and target.id in {"__all__", "__version__"}
         for target in targets
     )
+
+
+def _is_lazy(node: ast.stmt) -> bool:
+    """A table of names, and the two functions by which Python asks for them (PEP 562)."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name in {"__getattr__", "__dir__"}
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
 
 
 def test_there_are_no_junk_drawers() -> None:

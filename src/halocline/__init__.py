@@ -7,10 +7,14 @@ with hc.open("shop") as db:
     with db.begin() as txn:
         txn.insert("orders", {"id": 1, "status": "new"})
     db.sql("select status, count(*) from orders group by 1")
+
+The engine is loaded when one of its names is first used, so that `import halocline` costs next to
+nothing (docs/decisions/0018-quick-start.md).
 """
 
-from halocline.database.database import Database, connect, open
-from halocline.database.table import Table
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from halocline.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -23,8 +27,6 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.options import Options
-from halocline.txn import Transaction
 from halocline.version import __version__
 
 __all__ = [
@@ -46,3 +48,29 @@ __all__ = [
     "connect",
     "open",
 ]
+
+if TYPE_CHECKING:
+    from halocline.database.database import Database, connect, open
+    from halocline.database.table import Table
+    from halocline.options import Options
+    from halocline.txn.transaction import Transaction
+else:
+    _LAZY = {
+        "Database": "halocline.database.database",
+        "Options": "halocline.options",
+        "Table": "halocline.database.table",
+        "Transaction": "halocline.txn.transaction",
+        "connect": "halocline.database.database",
+        "open": "halocline.database.database",
+    }
+
+    def __getattr__(name):
+        """Load the file that a lazy name lives in; from then on the name is a plain one."""
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(_LAZY[name]), name)
+        return value
+
+    def __dir__():
+        """All names, those too that are not loaded yet."""
+        return sorted({*globals(), *_LAZY})

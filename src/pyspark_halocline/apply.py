@@ -41,12 +41,12 @@ def check_feed(given: pa.Schema) -> None:
 
 def unknown(txn: Transaction, name: str, table: pa.Table) -> pa.Table:
     """The rows whose keys the transaction does not see, the first of each key."""
-    changes = txn.changes_of(name)
-    schema = changes.schema
+    state = txn.state_of(name)
+    schema = state.schema
     first = _places(table, list(schema.primary_key), "min")
     first = Ordered(first, key_order(first, schema)).take(0, first.num_rows)
     keys = schema.int_keys(first) if schema.int_key else schema.keys_of(first)
-    rowids = locate_many(changes.state, keys, txn.snapshot, table=first).rowids
+    rowids = locate_many(state, keys, txn.snapshot, table=first).rowids
     return table.take(np.sort(first.column(_PLACE).to_numpy()[rowids == 0]))
 
 
@@ -54,9 +54,9 @@ def apply_changes(txn: Transaction, name: str, table: pa.Table) -> None:
     """Bring a table to where the events of a feed lead."""
     schema = state_of(txn, name).schema
     keys = list(schema.primary_key)
-    ranks = pc.index_in(table.column(CHANGE), KINDS)
+    ranks = pc.index_in(table.column(CHANGE), pa.array(KINDS))
     if ranks.null_count:
-        raise SchemaError(f"it must be one of {', '.join(KINDS.to_pylist())}", column=CHANGE)
+        raise SchemaError(f"it must be one of {', '.join(KINDS)}", column=CHANGE)
     order = np.lexsort((ranks.to_numpy(), table.column(COMMIT_TS).to_numpy()))
     table = table.take(pa.array(order))
     table = table.take(_places(table, keys, "max").column(_PLACE))

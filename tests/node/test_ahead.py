@@ -6,8 +6,6 @@ import datetime as dt
 import errno
 import gc
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +17,8 @@ import halocline as hc
 from halocline.checkpoint.pins import read_pins
 from halocline.database.opening import Reader
 from halocline.ids import NEVER
-from halocline.log.recent import DIRECTORY, GENERAL, PLACES, RecentKeys, RecentPage, place_of
 from halocline.node.ahead import AheadTransaction
 from halocline.node.remote import Remote
-from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
 
 OPTIONS = hc.Options(background=False, page_rows=64)
 SEEDS = range(6)
@@ -77,14 +72,57 @@ def test_an_insert_folds_nothing(owner: hc.Database, node: hc.Database) -> None:
 def test_a_key_that_others_have_just_inserted_is_taken(
     owner: hc.Database, node: hc.Database
 ) -> None:
-    put(owner, 1)
-    put(node, 2)  # its own is not folded either
-    for key in (1, 2):
+    for key, db in ((1, owner), (2, node)):  # its own is not folded either
+        put(db, key)
+        txn = node.begin()
+        txn.insert("t", {"id": key, "v": 9})
+        assert is_ahead(txn)
+        with pytest.raises(hc.DuplicateKeyError, match="already") as caught:
+            txn.commit()
+        assert caught.value.keys == [key]
+    for key in (1, 2):  # they are folded now: it is an error of the insert, and it goes on
         with node.begin() as txn:
             with pytest.raises(hc.DuplicateKeyError, match="already"):
                 txn.insert("t", {"id": key, "v": 9})
-            txn.insert("t", {"id": 10 + key, "v": 9})  # it goes on as every other
-    assert rows(owner) == {1: 0, 2: 0, 11: 9, 12: 9}
+            txn.insert("t", {"id": 20 + key, "v": 9})
+    assert rows(owner) == {1: 0, 2: 0, 21: 9, 22: 9}
+
+
+def test_a_taken_key_is_told_by_whatever_comes_next(owner: hc.Database, node: hc.Database) -> None:
+    put(owner, 1)
+    calls: list[Callable[[hc.Transaction], Any]] = [
+        lambda txn: txn.get("t", 1),
+        lambda txn: txn.insert("t", {"id": 3, "v": 3}),
+        lambda txn: txn.scan("t"),
+        lambda txn: txn.commit(),
+    ]
+    txn = node.begin()
+    txn.insert("t", {"id": 1, "v": 9})
+    for call in calls:
+        with pytest.raises(hc.DuplicateKeyError) as caught:
+            call(txn)
+        assert caught.value.keys == [1]
+    assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
+    assert rows(owner) == {1: 0}
+
+
+def test_a_key_that_was_taken_for_a_moment_is_free(owner: hc.Database, node: hc.Database) -> None:
+    put(owner, 1)
+    with owner.begin() as txn:
+        txn.delete("t", 1)
+    put(node, 1, 5)
+    assert rows(owner) == rows(node) == {1: 5}
+
+
+def test_a_key_that_has_moved_before_it_was_folded_is_taken(
+    owner: hc.Database, node: hc.Database
+) -> None:
+    for key in range(100):
+        put(owner, key)
+    owner.flush()
+    with pytest.raises(hc.DuplicateKeyError):
+        put(node, 7)
+    assert len(rows(owner)) == 100
 
 
 def test_a_key_that_was_deleted_is_free(owner: hc.Database, node: hc.Database) -> None:
@@ -100,14 +138,14 @@ def test_a_key_that_was_deleted_is_free(owner: hc.Database, node: hc.Database) -
 def test_keys_of_larger_commits_are_taken(owner: hc.Database, node: hc.Database, many: int) -> None:
     with owner.begin() as txn:
         txn.insert("t", [{"id": key, "v": 0} for key in range(many)])
-    with node.begin() as txn, pytest.raises(hc.DuplicateKeyError):
-        txn.insert("t", {"id": many - 1, "v": 1})
+    with pytest.raises(hc.DuplicateKeyError):
+        put(node, many - 1, 1)
 
 
 def test_a_table_that_is_new_or_gone_is_so(owner: hc.Database, node: hc.Database) -> None:
     owner.drop_table("u")
-    with node.begin() as txn, pytest.raises(hc.NotFoundError):
-        txn.insert("u", {"id": 1, "v": 1})
+    with pytest.raises(hc.NotFoundError):
+        put(node, 1, 1, "u")
     owner.create_table("u", {"id": int, "v": int, "w": int}, "id")
     with node.begin() as txn:
         txn.insert("u", {"id": 1, "v": 1, "w": 3})
@@ -234,7 +272,7 @@ KEYS: dict[str, tuple[Any, Key]] = {
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_against_a_dict(tmp_path: Path, kind: str, seed: int) -> None:
-    """Owner and nodes in turn; a duplicate is found by the insert, never by the commit."""
+    """Owner and nodes in turn; a duplicate is found by the insert, or by the commit."""
     print(f"seed {seed}, {kind}")
     draw = random.Random(seed)
     type_, key_of = KEYS[kind]
@@ -266,29 +304,31 @@ def _step(
     if action == "flush":
         db.flush(table)
         return
+    if action == "insert":
+        if taken:
+            with pytest.raises(hc.DuplicateKeyError):
+                put(db, key, v, table)
+        else:
+            put(db, key, v, table)
+            model[table, key] = v
+        return
     with db.begin() as txn:
-        if action == "insert":
-            if taken:
-                with pytest.raises(hc.DuplicateKeyError):
-                    txn.insert(table, {"id": key, "v": v})
-                return
-            txn.insert(table, {"id": key, "v": v})
-        elif action == "two":
+        if action == "two":
             txn.upsert("t", [{"id": key, "v": v}])
             txn.upsert("u", [{"id": key, "v": v}])
             model["t", key] = model["u", key] = v
             return
-        elif action == "get":
+        if action == "get":
             found = txn.get(table, key)
             assert found == ({"id": key, "v": model[table, key]} if taken else None)
             return
-        elif action == "delete":
+        if action == "delete":
             assert txn.delete(table, key) == taken
             model.pop((table, key), None)
             return
-        elif action == "update" and not taken:
+        if action == "update" and not taken:
             return
-        elif action == "update":
+        if action == "update":
             txn.update(table, key, {"v": v})
         else:
             txn.upsert(table, {"id": key, "v": v})
@@ -585,126 +625,6 @@ def test_a_fold_that_was_broken_off_is_not_gone_ahead_of(
     assert rows(node) == {1: 0}
 
 
-# -- the keys that were written -------------------------------------------------------------------
-
-
-UUID = bytes(range(16))
-
-
-@pytest.fixture(params=["memory", "disk"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return FaultyFiles() if request.param == "memory" else LocalFiles(tmp_path)
-
-
-def keys_of(files: Any, epoch: int, ts: int) -> RecentKeys:
-    keys = RecentKeys(files, UUID, epoch)
-    keys.begin(ts)
-    return keys
-
-
-def test_a_place_is_never_older_than_its_key(files: Any) -> None:
-    keys, page = keys_of(files, 3, 10), RecentPage(files)
-    place = place_of(1, 7)
-    assert not page.may_be_newer(UUID, 3, 10, place)
-    keys.put(11, place)
-    assert page.may_be_newer(UUID, 3, 10, place)
-    assert not page.may_be_newer(UUID, 3, 11, place)
-    assert not page.may_be_newer(UUID, 3, 10, (place + 1) % PLACES)
-    keys.put(12, GENERAL)
-    assert page.may_be_newer(UUID, 3, 11, (place + 1) % PLACES)
-    assert not page.may_be_newer(UUID, 3, 12, place)
-
-
-def test_what_is_not_known_may_be_newer(files: Any) -> None:
-    assert RecentPage(files).may_be_newer(UUID, 3, 10, 0)  # nobody notes anything
-    keys_of(files, 3, 10)
-    page = RecentPage(files)
-    assert not page.may_be_newer(UUID, 3, 10, 0)
-    assert page.may_be_newer(UUID, 3, 9, 0)  # noted from 10 on
-    assert page.may_be_newer(UUID, 3, 10, GENERAL)
-    assert page.may_be_newer(UUID, 4, 10, 0)  # of another epoch
-    assert RecentPage(files).may_be_newer(bytes(16), 3, 10, 0)  # of another database
-    RecentKeys(files, UUID, 5)
-    assert RecentPage(files).may_be_newer(UUID, 5, 10, 0)  # it has not begun
-
-
-def test_every_owner_has_a_file_of_its_own(files: Any) -> None:
-    """One that has lost its lock without knowing it writes where nobody looks any more."""
-    before = keys_of(files, 3, 10)
-    page = RecentPage(files)
-    assert not page.may_be_newer(UUID, 3, 10, 5)
-    after = keys_of(files, 4, 1000)
-    assert files.list(DIRECTORY) == ["4.keys"]
-    after.put(1001, 5)
-    after.put(1002, GENERAL)
-    before.put(11, 5)
-    before.put(12, GENERAL)
-    assert page.may_be_newer(UUID, 4, 1000, 5)
-    assert page.may_be_newer(UUID, 4, 1001, 6)
-    assert not page.may_be_newer(UUID, 4, 1002, 5)
-
-
-def test_a_file_that_comes_late_is_found(files: Any) -> None:
-    page = RecentPage(files)
-    assert page.may_be_newer(UUID, 3, 10, 0)
-    keys_of(files, 3, 10)
-    assert not all(page.may_be_newer(UUID, 3, 10, 0) for _ in range(1000))
-
-
-def test_a_file_of_something_else_is_not_believed(tmp_path: Path) -> None:
-    files = LocalFiles(tmp_path)
-    keys_of(files, 3, 10)
-    path = tmp_path / DIRECTORY / "3.keys"
-    data = path.read_bytes()
-    for content in (data[:-1], b"", b"X" + data[1:], bytes(len(data))):
-        path.unlink()
-        path.write_bytes(content)
-        assert RecentPage(files).may_be_newer(UUID, 3, 10, 0)
-
-
-def test_a_place_that_changes_is_never_seen_as_anything_else(tmp_path: Path) -> None:
-    """Another process looks at it, all the time."""
-    files = LocalFiles(tmp_path)
-    keys = keys_of(files, 3, 10)
-    keys.put(1 << 40, 7)
-    keys.put(1 << 40, GENERAL)
-    looker = f"""
-from halocline.log.recent import _FIRST, _GENERAL, RecentPage
-from halocline.store import LocalFiles
-page = RecentPage(LocalFiles({str(tmp_path)!r}))
-assert page.may_be_newer({UUID!r}, 3, 10, 7)
-print("ready", flush=True)
-for _ in range(300_000):
-    assert page._numbers[_FIRST + 7] >= 1 << 40
-    assert page._numbers[_GENERAL] >= 1 << 40
-"""
-    pipe = subprocess.PIPE
-    child = subprocess.Popen([sys.executable, "-c", looker], stdout=pipe, stderr=pipe, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    ts = 1 << 40
-    while child.poll() is None:
-        for _ in range(1000):
-            ts += 1
-            keys.put(ts, 7)
-            keys.put(ts, GENERAL)
-    _, errors = child.communicate(timeout=30)
-    assert child.returncode == 0, errors
-
-
-def test_the_owner_looks_once_more(
-    owner: hc.Database, node: hc.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the page says: no key is ever live twice."""
-    put(owner, 1)
-    monkeypatch.setattr(RecentPage, "may_be_newer", lambda *_: False)
-    txn = node.begin()
-    txn.insert("t", {"id": 1, "v": 9})
-    with pytest.raises(hc.DuplicateKeyError):
-        txn.commit()
-    assert rows(owner) == {1: 0}
-
-
 def test_a_table_that_was_made_again_has_its_new_columns(
     owner: hc.Database, node: hc.Database
 ) -> None:
@@ -754,30 +674,3 @@ def test_an_error_in_begin_leaves_no_pin(
             node.begin()
     assert [pin.ts for pin in read_pins(node.files)] == [NEVER]
     del caught
-
-
-def test_without_room_nobody_is_told(owner: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr("halocline.node.service.RecentKeys", full)
-    with hc.open(owner.path, options=OPTIONS) as node:
-        put(owner, 1)
-        with node.begin() as txn, pytest.raises(hc.DuplicateKeyError):
-            txn.insert("t", {"id": 1, "v": 1})
-        put(node, 2)
-    assert owner.core.writing.noted is None
-    assert set(rows(owner)) == {1, 2}
-
-
-def test_places_tell_tables_apart_and_equal_keys_not() -> None:
-    assert place_of(1, 7) != place_of(2, 7)
-    assert place_of(1, (1, "a")) == place_of(1, (1, "a"))
-    assert place_of(1, dt.date(2026, 1, 1)) == place_of(1, (1, dt.date(2026, 1, 1))) == GENERAL
-    assert 0 <= place_of(1 << 40, "x" * 1000) < PLACES
-
-
-def test_nobody_is_told_before_there_is_somebody(owner: hc.Database) -> None:
-    assert owner.core.writing.noted is None
-    with hc.open(owner.path, options=OPTIONS):
-        assert owner.core.writing.noted is not None

@@ -1,14 +1,14 @@
-"""Versioned metadata: which databases, tables, objects and indexes a timestamp can see.
+"""Versioned metadata: which tables a timestamp can see.
 
-A small transactional database of its own, in memory, rebuilt from the DDL nodes of the log. Read
-`catalog.py` first, then `meta.py` (the rules of every operation) and `versions.py` (one row through
-time).
+A small transactional map of its own, in memory, rebuilt from the DDL nodes of the log. Read
+`catalog.py` first, then `tables.py` (the rules of every operation) and `versions.py` (one name
+through time).
 """
 
 from __future__ import annotations
 
 from halocline.catalog.catalog import Catalog
 from halocline.catalog.ddl import CatalogTxn
-from halocline.catalog.entries import IndexEntry, ObjectEntry, TableEntry
+from halocline.catalog.entries import ObjectEntry, TableEntry
 
-__all__ = ["Catalog", "CatalogTxn", "IndexEntry", "ObjectEntry", "TableEntry"]
+__all__ = ["Catalog", "CatalogTxn", "ObjectEntry", "TableEntry"]

@@ -1,4 +1,4 @@
-"""What the catalog knows of one thing: a database, a table, an object or an index.
+"""What the catalog knows of a table, and what a table knows of one of its objects.
 
               created_at                    dropped_at / deleted_at
     ...............|==========================|............................> time
@@ -7,8 +7,7 @@
 
 An entry is frozen; `created_at` and its end are stamped by the commit that made or ended it, so an
 entry that a transaction has not committed yet carries NEVER in both. A thing that is still there
-ends at NEVER, which lets one comparison, `ts < ended`, serve the live and the ended alike (the
-source documents write 0 for "not dropped").
+ends at NEVER, which lets one comparison, `ts < ended`, serve the live and the ended alike.
 
 Objects have one rule more. The mover writes rows that committed long before their object did and
 keeps every version that an old snapshot may need, so such a *moved* object also stands for
@@ -19,37 +18,23 @@ Invariants
 - Ids are never used twice, so an id names one generation of a name for ever.
 - `next_column_id` only grows: a column added later never takes the id of a dropped one.
 
-Not here: who may change an entry (meta.py), bytes in the log (nodes.py).
+Not here: who may change an entry (tables.py), bytes in the log (nodes.py), which objects a table
+has (rows/tier.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NewType
+from typing import TYPE_CHECKING, Any, Literal
 
-from halocline.ids import NEVER, ColumnId, IndexId, ObjectId, TableId
+from halocline.ids import NEVER, ColumnId, ObjectId, TableId
 from halocline.objects import ObjectFile, ObjectStats
 
 if TYPE_CHECKING:
     from halocline.schema.schema import Schema
 
-DatabaseId = NewType("DatabaseId", int)
 ObjectKind = Literal["data", "tombstone", "index", "checkpoint"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseEntry:
-    """The database itself: one root directory, one log space."""
-
-    id: DatabaseId
-    name: str
-    created_at: int = NEVER
-    dropped_at: int = NEVER
-
-    def stamped(self, created_at: int, ended_at: int) -> DatabaseEntry:
-        """The same entry with the commit info of its row."""
-        return replace(self, created_at=created_at, dropped_at=ended_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +51,7 @@ class TableEntry:
     dropped_at: int = NEVER
 
     def stamped(self, created_at: int, ended_at: int) -> TableEntry:
-        """The same entry with the commit info of its row."""
-        return replace(self, created_at=created_at, dropped_at=ended_at)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexEntry:
-    """The definition of a secondary index: id, type, column ids and free text (I-10)."""
-
-    id: IndexId
-    table_id: TableId
-    index_type: int
-    columns: tuple[ColumnId, ...]
-    desc: str = ""
-    created_at: int = NEVER
-    dropped_at: int = NEVER
-
-    def stamped(self, created_at: int, ended_at: int) -> IndexEntry:
-        """The same entry with the commit info of its row."""
+        """A copy of the entry with the commits that made and ended it."""
         return replace(self, created_at=created_at, dropped_at=ended_at)
 
 
@@ -112,15 +80,15 @@ class ObjectEntry:
 
     @property
     def key(self) -> str:
-        """Its place in the object store."""
+        """Its name in the object store."""
         assert self.file is not None, "an object without a file"
         return self.file.key
 
     def stamped(self, created_at: int, ended_at: int) -> ObjectEntry:
-        """The same entry with the commit info of its row.
+        """A copy of the entry with the commits that made and ended it.
 
-        Rows of a file that was written before its commit have no timestamp of their own (M-02):
-        they get that of the entry.
+        Rows of a file that was written before its commit have no timestamp of their own: they get
+        that of the entry.
         """
         if self.file is None or self.file.stats.committed:
             return replace(self, created_at=created_at, deleted_at=ended_at)
@@ -138,8 +106,3 @@ class ObjectEntry:
         if self.deleted_at <= ts:
             return False
         return self.created_at <= ts or (self.moved and self.commit_ts_min <= ts)
-
-
-def read_view(objects: Iterable[ObjectEntry], ts: int) -> list[ObjectEntry]:
-    """The objects that stand for a table at `ts`; a commit asks again with its own timestamp."""
-    return [entry for entry in objects if entry.counts_at(ts)]

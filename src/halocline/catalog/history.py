@@ -9,18 +9,17 @@ that created it and, if it was dropped, the node that dropped it. What `compact`
 gone for good; of the rest every timestamp at or above the floor sees what it saw before.
 
 Nodes of one commit are put into an order in which each finds what it needs: what ends comes before
-what begins under the same name, and a table before its indexes. An index that ended with its table
-needs no node of its own.
+what begins under the same name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from halocline.catalog.catalog import Catalog
-from halocline.catalog.entries import IndexEntry, TableEntry
-from halocline.catalog.nodes import CreateIndex, CreateTable, DropIndex, DropTable, encode
+from halocline.catalog.entries import TableEntry
+from halocline.catalog.nodes import CreateTable, DropTable, encode
 from halocline.ids import NEVER
 
 Definition = tuple[int, int, bytes]
@@ -31,8 +30,7 @@ class History(NamedTuple):
     """A catalog at one moment; nothing in it changes any more."""
 
     tables: list[TableEntry]
-    indexes: list[IndexEntry]
-    next_ids: dict[str, int]
+    next_table_id: int
     last_ddl_ts: int
     floor: int
 
@@ -41,9 +39,8 @@ def capture(catalog: Catalog) -> History:
     """Everything that has committed. Caller holds the commit lock; takes 0.4 us for a table."""
     with catalog.lock:
         return History(
-            catalog.builtin.tables.generations(),
-            catalog.builtin.indexes.generations(),
-            catalog.sequences(),
+            catalog.versions.newest(),
+            catalog.next_table_id,
             catalog.last_ddl_ts,
             catalog.floor,
         )
@@ -51,7 +48,6 @@ def capture(catalog: Catalog) -> History:
 
 def definitions(history: History) -> list[Definition]:
     """The nodes that make this catalog again, in the order to apply them."""
-    tables = {table.id: table for table in history.tables}
     found: list[tuple[int, int, int, int, bytes]] = []
     for table in history.tables:
         created = CreateTable(
@@ -66,32 +62,17 @@ def definitions(history: History) -> list[Definition]:
         if table.dropped_at != NEVER:
             dropped = DropTable(table_id=table.id, name=table.name)
             found.append((table.dropped_at, 1, table.id, *encode(dropped)))
-    for index in history.indexes:
-        owner = tables.get(index.table_id)
-        if owner is None:
-            continue
-        node = CreateIndex(
-            table_id=index.table_id,
-            index_id=index.id,
-            index_type=index.index_type,
-            columns=index.columns,
-            desc=index.desc,
-        )
-        found.append((index.created_at, 3, index.id, *encode(node)))
-        if index.dropped_at not in (NEVER, owner.dropped_at):
-            gone = DropIndex(table_id=index.table_id, index_id=index.id)
-            found.append((index.dropped_at, 0, index.id, *encode(gone)))
     return [(ts, kind, payload) for ts, _, _, kind, payload in sorted(found)]
 
 
 def restore(
     catalog: Catalog,
     nodes: Iterable[Definition],
-    next_ids: Mapping[str, int],
+    next_table_id: int,
     last_ddl_ts: int,
     floor: int,
 ) -> None:
     """Make an empty catalog what it was; CorruptionError for nodes that do not fit."""
     for ts, kind, payload in nodes:
         catalog.apply(kind, payload, ts)
-    catalog.resume(next_ids, last_ddl_ts, floor)
+    catalog.resume(next_table_id, last_ddl_ts, floor)

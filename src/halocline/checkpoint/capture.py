@@ -201,7 +201,7 @@ def root_of(
         checkpoints=list(moment.checkpoints),
         previous_files=previous_files,
         definitions=definitions(moment.history),
-        next_ids=moment.history.next_ids,
+        next_table_id=moment.history.next_table_id,
         last_ddl_ts=moment.history.last_ddl_ts,
         catalog_floor=moment.history.floor,
         tokens=tokens,

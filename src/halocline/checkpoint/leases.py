@@ -25,9 +25,11 @@ import msgspec
 
 from halocline.checkpoint.pins import PINS_DIRECTORY, Pin
 from halocline.clock import Clock
+from halocline.errors import CorruptionError
 from halocline.store import Files
 
 ENDING: Final = ".lease"
+SIZE_MAX: Final = 1024
 SHARES: Final = 10
 """Leases of one snapshot that end within a tenth of their length of each other are one file."""
 
@@ -68,6 +70,6 @@ def read_leases(files: Files, clock: Clock) -> list[Pin]:
 
 
 def _read(files: Files, path: str) -> _Lease | None:
-    with suppress(OSError, msgspec.DecodeError):
-        return _decode(files.read(path))
+    with suppress(OSError, CorruptionError, msgspec.DecodeError):
+        return _decode(files.read(path, SIZE_MAX))
     return None

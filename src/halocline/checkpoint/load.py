@@ -135,7 +135,7 @@ def load(node: CheckpointNode, options: Options, shelf: Shelf) -> Replay:
         restore_catalog(
             engine.catalog,
             root.definitions,
-            root.next_ids,
+            root.next_table_id,
             root.last_ddl_ts,
             root.catalog_floor,
         )

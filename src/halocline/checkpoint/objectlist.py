@@ -1,4 +1,4 @@
-"""The object list of one table, as a Parquet file of its own (R-06, R-07).
+"""The object list of one table, as a Parquet file of its own.
 
     Tier --encode--> one row per object: id, kind, level, interval, location, ranges, statistics
          <-decode---
@@ -11,7 +11,7 @@ the tail may still end it.
 A checkpoint writes the list of a table anew only if it has changed.
 
 Not here: index objects. They will have rows of their own in a second file, keyed by (object, index)
-and sorted by that key (I-15); docs/formats/checkpoint.md keeps their place.
+and sorted by that key; docs/formats/checkpoint.md keeps their place.
 """
 
 from __future__ import annotations

@@ -140,11 +140,6 @@ class Pins(dict[int, int]):
         self._said = -1
         """What the page says; below zero when that is not known."""
 
-    @property
-    def published(self) -> bool:
-        """Does the owner know of these pins?"""
-        return self._file is not None
-
     def __setitem__(self, holder: int, ts: int) -> None:
         with self._turn:
             before = self.get(holder)

@@ -28,7 +28,7 @@ from halocline.log import Place
 from halocline.rows.system import CheckpointNode, JobNode, SnapshotNode
 
 MAGIC: Final = b"HALO-CKP"
-VERSION: Final = 1
+VERSION: Final = 2
 PIECE: Final = 65536
 """Commit times in one compressed piece."""
 
@@ -91,7 +91,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     previous_files: list[str]
     """Keys of all files of the one before."""
     definitions: list[Definition]
-    next_ids: dict[str, int]
+    next_table_id: int
     last_ddl_ts: int
     catalog_floor: int
     tokens: list[tuple[str, int, int]]

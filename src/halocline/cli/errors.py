@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from halocline.errors import (
     CorruptionError,
@@ -45,6 +43,8 @@ def told() -> Iterator[None]:
     except HaloclineError as error:
         say(str(error))
         raise typer.Exit(code_of(error)) from None
+    except BrokenPipeError:
+        raise  # whoever read us has had enough: typer ends in silence
     except OSError as error:
         say(str(error))
         raise typer.Exit(UNAVAILABLE) from None
@@ -52,6 +52,9 @@ def told() -> Iterator[None]:
 
 def say(text: str) -> None:
     """A line on stderr, as it is: paths may hold what rich takes for markup."""
+    from rich.console import Console
+    from rich.text import Text
+
     Console(stderr=True, soft_wrap=True).print(Text(f"halocline: {text}"))
 
 

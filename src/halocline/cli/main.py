@@ -3,10 +3,13 @@
     halocline health shop           rows and bytes per tier, and what is owed
     halocline check shop            is every file what it should be?
     halocline tables shop           names, rows, keys
+    halocline log shop              entries of the log and where it ends, also of a damaged one
     halocline maintain shop         do what is owed, now and every minute; --once for cron
     halocline serve shop            let other machines connect, until Ctrl-C
 
 All but `maintain` and `serve` read: they work beside the process that has the database open.
+
+Each command imports what it needs when it runs: `--help` waits for none of it.
 """
 
 from __future__ import annotations
@@ -15,16 +18,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import halocline as hc
 from halocline.cli.errors import TROUBLE, told
-from halocline.cli.serve import serve as run_serve
-from halocline.cli.upkeep import maintain as run_maintain
-from halocline.database.opening import local_files
 from halocline.errors import UsageError
-from halocline.options import parse_duration
 
 app = typer.Typer(
     name="halocline",
@@ -56,6 +53,10 @@ def maintain(
 
     Goes on until Ctrl-C. Beside a process that has the database open, that one does the work.
     """
+    from halocline.cli.upkeep import maintain as run_maintain
+    from halocline.database.opening import local_files
+    from halocline.options import parse_duration
+
     with told():
         interval_s = parse_duration(interval)
         if not interval_s:
@@ -74,6 +75,12 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes one that is free.")] = 7400,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file: certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file: its key.")] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option(
+            "--self-signed", help="Make a certificate, once; clients get it as tls_roots."
+        ),
+    ] = False,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token for reading and writing.")
     ] = None,
@@ -85,14 +92,17 @@ def serve(
 
     An address that others can reach needs a certificate and a token.
     """
+    from halocline.cli.serve import find_certificate
+    from halocline.cli.serve import serve as run_serve
+    from halocline.database.opening import local_files
+
     with told():
         local_files(path, read_only=True)  # serving must not make a database
         run_serve(
             path,
             host=host,
             port=port,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            tls=find_certificate(path, tls_cert, tls_key, self_signed=self_signed),
             token_file=token_file,
             read_token_file=read_token_file,
         )
@@ -117,9 +127,31 @@ def check(path: Place) -> None:
         typer.echo(f"{len(db.tables())} tables, no problems")
 
 
+@app.command(
+    epilog="Example: halocline log shop --from 1200 --json | jq 'select(.end)'",
+)
+def log(
+    path: Place,
+    start: Annotated[int, typer.Option("--from", min=0, help="The first entry to print.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object in a line.")] = False,
+) -> None:
+    """Print the entries of the log, their nodes, and where the log ends and why.
+
+    Opens and locks nothing, so a damaged log is shown too; ends with 4 when it is one.
+    """
+    with told():
+        from halocline.cli.log import show_log
+
+        code = show_log(path, start_order=start, as_json=as_json)
+    raise typer.Exit(code)
+
+
 @app.command()
 def tables(path: Place) -> None:
     """List the tables: rows, primary key, columns."""
+    from rich.console import Console
+    from rich.table import Table
+
     with told(), hc.open(path, read_only=True) as db:
         shown = Table("table", "rows", "primary key", "columns", box=None, header_style="bold")
         for name in db.tables():

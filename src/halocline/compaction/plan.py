@@ -7,7 +7,7 @@
     overlap     more than `depth_max` data objects hold one key      those of them that are cheapest
     fold        a tombstone object is large beside the rows of all   all that it concerns
                 objects it concerns, and these fit in one group
-    dead        more than `dead_percent` of an object's rows ended   that object (K-08)
+    dead        more than `dead_percent` of an object's rows ended   that object
     small       `small_objects_min` small objects of one size        these, by key
     spent       a tombstone object concerns nothing any more         it ends, nothing is read
     tombstones  more than `tombstone_objects_max` of them            neighbours by RowID
@@ -17,7 +17,7 @@ each alone (`merge`). Small objects are compared by powers of four: when only eq
 row is rewritten a logarithmic number of times. In an overlap the cheapest objects are merged, and
 larger ones join while they are no larger than what is there, for the same reason.
 
-The five jobs of a three-level tree are cases of this (K-01): sorting L0 into L1 is the mover's;
+The five jobs of a three-level tree are cases of this: sorting L0 into L1 is the mover's;
 `Group.job` names the other four. Levels are numbers: a rewrite goes one level up, to `levels_max`.
 
 **Tombstones.** A rewrite drops ended rows, so it takes along every tombstone object that may name
@@ -64,7 +64,7 @@ class CompactReason(StrEnum):
 
 
 class Job(StrEnum):
-    """The jobs of a three-level tree that rewrite objects (K-01)."""
+    """The jobs of a three-level tree that rewrite objects."""
 
     L1_MERGE = "L1 blocks merge to L2 segment"
     L2_BLOCK_COMPACT = "L2 block compact"
@@ -99,7 +99,7 @@ class CompactPolicy:
         return 2 * one.rows < self.object_rows_max and 2 * one.size_bytes < self.object_bytes_max
 
     def is_dead(self, one: ObjectStats) -> bool:
-        """More than 20 % of the rows have ended; exactly 20 % is not more (K-08)."""
+        """More than 20 % of the rows have ended; exactly 20 % is not more."""
         return one.dead_rows * 100 > one.rows * self.dead_percent
 
     def fits(self, objects: int, size_bytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a compaction did: measured before and after, for people and for tests (K-06)."""
+"""What a compaction did: measured before and after, for people and for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Done:
 
     reason: CompactReason
     job: Job | None
-    """Which of the jobs of a three-level tree it was (K-01); None for tombstones alone."""
+    """Which of the jobs of a three-level tree it was; None for tombstones alone."""
     commit_ts: int
     tasks: int
     """Tasks that Spark ran for it; 0 when this process did it."""

@@ -1,6 +1,6 @@
 """The shape of a table: what its objects look like, for `health()` and before and after compaction.
 
-The three goals of compaction are three of its numbers (K-06): less overlap (`depth_max`), fewer
+The three goals of compaction are three of its numbers: less overlap (`depth_max`), fewer
 data objects (`data_objects`), fewer tombstone objects (`tombstone_objects`).
 
 Overlap depth is found by a sweep over key ranges: at each start one more range is open, after each

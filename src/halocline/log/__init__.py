@@ -6,7 +6,7 @@
     line.py       leader and followers                  writer.py   reserve, append, wait -> Log
     published.py  how far others may read               follow.py   reading beside the writer
     replay.py     from entries to whole transactions    broker.py   a log that others keep
-    places.py     where reading may begin
+    places.py     where reading may begin               inspect.py  looking at a damaged log
 
 Start with format.py, then writer.py and recover.py. The bytes are in docs/formats/log.md.
 """

@@ -10,7 +10,7 @@ floor can see, so readers never hold the mover back.
     flush     was asked to be emptied                           everything
     pressure  of all tables is above the memory budget          oldest pages, until enough is free
     age       holds a row older than `age_s_max`                everything that old, and frozen
-    rows      holds `rows_min` rows (L-09, L-15)                full objects; the rest stays
+    rows      holds `rows_min` rows                              full objects; the rest stays
     bytes     holds `bytes_min` bytes                           full objects; the rest stays
 
 The active page counts like the others. When it is needed, the plan says `freeze` and names nothing
@@ -169,11 +169,6 @@ class MovePlan:
     def idle(self) -> bool:
         """Is there nothing to do?"""
         return not (self.freeze or self.objects or self.tombstones)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of pages that leave."""
-        return sum(one.size_bytes for one in self.objects)
 
 
 def plan_move(

@@ -2,27 +2,31 @@
 
     log   ...####folded####|--committed since--|
                            state               snapshot
-    insert: its key is not in the state, and was not written since --> not taken, nothing to fold
+    insert: its key is not in the state --> kept aside; the owner looks among what came since
     anything else: catch up first, then go on like every other transaction
 
 Eight processes that insert rows have seven rows of others to fold for each of their own, though
-none of them reads any. Of what was committed since, an insert need only know that its key was not
-written; the owner notes in shared memory which are (log/recent.py). Rows are folded when something
-is read, when somebody has committed more than one row, or when they have become many: together each
-of them costs half.
+none of them reads any. An insert need only know that its key is not taken. Here it is looked for
+among what is folded; at the commit the owner looks among what was committed since, as it does for
+every transaction. Rows are folded when something is read, or when they have become many: together
+each of them costs half.
 
 Why it is right
 - The snapshot is the published one, as if all had been folded.
 - A key that is taken at the snapshot was inserted before or after the newest commit that is folded.
-  Before: it is in the state. After: its place says so, or `general` does. The number of that newest
-  commit is read first, the state last, so what another thread folds meanwhile is in one of the two.
+  Before: it is in the state. After: the owner finds it, for the commit it is asked for begins at
+  the newest commit that was folded when the key was looked for. That number is read first, the
+  state last, so what another thread folds meanwhile is in one of the two.
+- When the owner refuses, or when more is asked of this transaction, it catches up and inserts the
+  row again, at its own snapshot. So an error is the one that every other transaction would have
+  met, a little later: DuplicateKeyError for a key that was taken at the snapshot, ConflictError for
+  one that was taken since.
 - Nothing is read, so nothing need be kept for it: there is no pin. Whoever reads after all pins
   first, and then folds, the floor included. The owner publishes a floor before it reads the pins:
   so it has seen the pin, or we see the floor. If that has passed the snapshot by, or if the owner
   says at the commit that it cannot look back so far, the transaction goes on at a newer snapshot:
-  it has seen nothing of the old one, but that its key was free, which is asked again. Only one that
-  waited before it read, and then writes, may be told to run again.
-- The owner looks once more, among what is in memory (node/single.py): what is new is there.
+  it has seen nothing of the old one. Only one that waited before it read, and then writes, may be
+  told to run again.
 """
 
 from __future__ import annotations
@@ -32,12 +36,13 @@ from typing import TYPE_CHECKING, Any
 
 from halocline.errors import (
     ConflictError,
+    DuplicateKeyError,
     HaloclineError,
+    NotFoundError,
     SnapshotExpiredError,
     UnavailableError,
 )
 from halocline.log.published import Published
-from halocline.log.recent import place_of
 from halocline.read.point import find
 from halocline.txn import Committer, Core, Transaction
 from halocline.txn.workspace import Single
@@ -54,17 +59,18 @@ class AheadTransaction(Transaction):
     before, and is a transaction like any other from then on."""
 
     _ahead: Published | None
+    _folded = 0
+    """The newest commit that was folded when the key was looked for."""
 
     def __init__(self, core: Core, position: Published, reader: Reader, catch_up: CatchUp) -> None:
         # Not that of a transaction with a pin.
         self._core, self._ahead = core, position
-        self._reader, self._recent, self._fold = reader, reader.recent, catch_up
+        self._reader, self._fold = reader, catch_up
         self.snapshot = max(core.newest_ts(), position.visible_ts)
-        self._fresh = False
 
     def insert(self, table: str, rows: Any) -> int:
         if self._ahead is not None:
-            if type(rows) is dict and self._single is None and self._insert_unseen(table, rows):
+            if type(rows) is dict and self._own is None and self._insert_unseen(table, rows):
                 return 1
             self._catch_up()
         return super().insert(table, rows)
@@ -97,25 +103,22 @@ class AheadTransaction(Transaction):
             self._catch_up()
 
     def _insert_unseen(self, table: str, values: dict[str, Any]) -> bool:
-        """Keep the row aside (see `_insert_first`) if nobody can have inserted its key before."""
-        assert self._ahead is not None
-        state = self._core.state_of(table, self.snapshot)
+        """Keep the row aside (see `_insert_first`) if its key is free in what is folded."""
+        core = self._core
+        folded = core.engine.last_ts
+        state = core.state_of(table, self.snapshot)
         if state is None or state.key_of is None or self._state != "open":
             return False
         try:
             row = state.schema.row(values)
-        except HaloclineError:
-            return False  # the table may have another schema by now: it is asked again
-        key = state.key_of(row)
-        place, folded = place_of(state.table_id, key), self._core.engine.last_ts
-        if self._recent.may_be_newer(self._ahead.uuid, self._ahead.epoch, folded, place):
-            return False
-        try:
+            key = state.key_of(row)
             if find(state, key, self.snapshot):
                 return False
         except (HaloclineError, OSError):
-            return False  # nobody keeps files for us: what we know of may have been removed
-        self._single = (state, key, row, 0, ())
+            # The table may have another schema by now, and nobody keeps its files for us.
+            return False
+        self._own = (state, key, row, 0, ())
+        self._folded = min(folded, self.snapshot)
         return True
 
     def commit(self) -> int | None:
@@ -134,40 +137,54 @@ class AheadTransaction(Transaction):
             self._core = self._fold(self._reader, self._core)
             if self.snapshot < max(self._core.engine.floor, self._core.write_floor):
                 self._to_newest()
+            else:
+                self._insert_again(self.snapshot)
         except BaseException:
             pins.pop(pin, None)
             raise
         self._ahead = None
-        self._fresh = self._single is None and self._state == "open"
+
+    def _insert_again(self, ts: int) -> None:
+        """Insert the row that was kept aside as if for the first time, at a snapshot that is
+        folded."""
+        if not isinstance(self._own, tuple):
+            return
+        old, key, row, *_ = self._own
+        table, state = old.entry.name, self._core.state_of(old.entry.name, ts)
+        if state is None:
+            raise NotFoundError("table", table)
+        if state.table_id != old.table_id:
+            raise ConflictError("the table was dropped by another transaction", table=table)
+        if find(state, key, ts):
+            raise DuplicateKeyError(table, [key])
+        self._own = (state, key, row, 0, ())
 
     def _to_newest(self) -> None:
-        """To the newest snapshot, where the row is inserted as if for the first time; ConflictError
-        if it would not be: its table is another one now, or somebody has taken the key."""
-        core = self._core
-        newest = core.newest_ts()
-        if self._single is not None:
-            old, key, row, *_ = self._single
-            table, state = old.entry.name, core.engine.tables.get(old.table_id)
-            if state is None or state.dropped_at <= newest:
-                raise ConflictError("the table was dropped by another transaction", table=table)
-            if find(state, key, newest):
-                raise ConflictError("another transaction has inserted the key", table=table)
-            self._single = (state, key, row, 0, ())
-        self.snapshot = core.pins[id(self)] = newest
-
-    def _commit_single(self) -> bool:
+        """Go on at the newest snapshot; ConflictError if the row cannot be inserted there."""
+        newest = self._core.newest_ts()
         try:
-            if self._ahead is None or self._single is None or self._core.committer is None:
-                return super()._commit_single()
-            return self._commit_ahead(self._core.committer, self._single)
+            self._insert_again(newest)
+        except DuplicateKeyError as error:
+            reason = "another transaction has inserted the key"
+            raise ConflictError(reason, table=error.table) from error
+        except NotFoundError as error:
+            reason = "the table was dropped by another transaction"
+            raise ConflictError(reason, table=error.name) from error
+        self.snapshot = self._core.pins[id(self)] = newest
+
+    def _commit_single(self, single: Single) -> bool:
+        try:
+            if self._ahead is None or self._core.committer is None:
+                return super()._commit_single(single)
+            return self._commit_ahead(self._core.committer, single)
         except SnapshotExpiredError as error:
             raise _too_late() from error
 
     def _commit_ahead(self, committer: Committer, single: Single) -> bool:
-        """`Work._commit_single`, and once more from a newer snapshot if the owner wants that."""
+        """Commit one row, and once more from a newer snapshot if the owner wants that."""
         try:
             self._core.check_open()
-            commit_ts = committer.commit_single(self.snapshot, single)
+            commit_ts = committer.commit_single(self._folded, single)
         except (ConflictError, SnapshotExpiredError):
             try:
                 self._catch_up()
@@ -175,15 +192,14 @@ class AheadTransaction(Transaction):
             except BaseException:
                 self._finish("failed at commit")
                 raise
-            return super()._commit_single()
+            assert isinstance(self._own, tuple), "the same row, at a newer snapshot"
+            return super()._commit_single(self._own)
         except BaseException:
             self._finish("failed at commit")
             raise
         if commit_ts:
             self.commit_ts = commit_ts
-            self._state = "committed"
-            self._writable = False
-            self._single = None
+            self._finish("committed")
         return bool(commit_ts)
 
 

@@ -44,13 +44,12 @@ from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.reads import Reads
 from halocline.txn.task_objects import TaskFiles, join
-from halocline.txn.work import Work
-from halocline.txn.workspace import Part, Single, TableChanges
+from halocline.txn.workspace import Part, Single, TableChanges, Workspace
 
 # -- at the sender -------------------------------------------------------------------------------
 
 
-def pack_reads(txn: Work, states: Mapping[int, TableState]) -> tuple[TableReads, ...] | None:
+def pack_reads(txn: Workspace, states: Mapping[int, TableState]) -> tuple[TableReads, ...] | None:
     """What a serializable transaction has read."""
     if txn.reads is None:
         return None
@@ -122,13 +121,10 @@ def unpack(
     reads = None
     if commit.reads is not None:
         reads = {one.table_id: _reads(core, one) for one in commit.reads}
-    txn.adopt(
-        changes=changes,
-        created=states.created,
-        dropped=frozenset(commit.dropped),
-        ddl=session.ddl(commit.ddl) if commit.ddl else None,
-        reads=reads,
-    )
+    work = txn.workspace
+    work.changes, work.created, work.dropped = changes, states.created, frozenset(commit.dropped)
+    work.ddl = session.ddl(commit.ddl) if commit.ddl else None
+    work.reads = reads
     return [*changes, *(reads or ())]
 
 

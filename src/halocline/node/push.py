@@ -1,6 +1,6 @@
 """Push: commits go to whoever has subscribed, as messages, as soon as they are durable.
 
-    commits --> log files --Follower--> Feed --Pushed--> socket, Flight, or this very program
+    commits --> log files --Follower--> Feed --Pushed--> a connection, or this very program
                     |                    ^
                     '--visible_ts moves--'  wakes the feeds that wait
 
@@ -13,7 +13,7 @@ Invariants
 - What is pushed is durable: a feed reads up to the published position, as every follower does.
 - The spans of a feed continue each other, without gap or overlap, from `since` on.
 
-Not here: what a message is (logtail.py), how it travels (service.py, flight.py), the subscriber's
+Not here: what a message is (logtail.py), how it travels (desk.py, server.py), the subscriber's
 side (subscription.py).
 """
 

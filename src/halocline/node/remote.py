@@ -22,9 +22,9 @@ from halocline.clock import Clock
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
-from halocline.node.flight import FlightLink
 from halocline.node.link import Link
 from halocline.node.parcel import pack_objects, pack_reads
+from halocline.node.server_link import ServerLink
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import one_row_record
 from halocline.rows.state import TableState
@@ -34,10 +34,9 @@ from halocline.schema.schema import Schema
 from halocline.txn import Committer
 from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
-from halocline.txn.work import Work
-from halocline.txn.workspace import Single
+from halocline.txn.workspace import Single, Workspace
 
-AnyLink = Link | FlightLink
+AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
 
 
@@ -84,7 +83,7 @@ class Remote(Committer):
         self.lapsed: deque[int] = deque()
         """Catalog transactions whose transactions were forgotten."""
 
-    def commit(self, txn: Work) -> int:
+    def commit(self, txn: Workspace) -> int:
         """Send the workspace; returns commit_ts once it is durable and visible."""
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         for changes in tables.values():

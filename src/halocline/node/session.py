@@ -104,7 +104,7 @@ class Session:
             raise _too_many("transactions that create or drop tables")
         with self._lock:
             number = next(self._numbers)
-            self._ddls[number] = core.catalog.begin(id(self), snapshot)
+            self._ddls[number] = core.catalog.begin(snapshot)
         return number
 
     def ddl(self, number: int) -> CatalogTxn:

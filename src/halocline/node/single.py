@@ -6,8 +6,8 @@
 What `Transaction` does for a row of this process, without one, and without the wait: 30 us of the
 owner instead of 39, at best. Whatever is not plain is 0 here, and left to the general way.
 
-The sender may be ahead of what it has folded (ahead.py): it was told that nobody has written the
-key lately, and the owner looks once more among the rows in memory.
+The snapshot of an insert may be older than that of its transaction (ahead.py): it is what the
+sender had folded when it looked for the key. From there on the owner has to look.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from halocline.errors import DuplicateKeyError, HaloclineError
 from halocline.node.parcel import read_single
 from halocline.node.wire import Commit
-from halocline.read.point import find_near
 from halocline.rows.onerow import read_inserts
 from halocline.rows.state import TableState
 from halocline.txn import Core
@@ -32,7 +31,7 @@ def log_row(core: Core, commit: Commit) -> Stamped:
     """Fold and log one row; 0 when the general way must decide."""
     single = read_single(core.engine.tables, commit.record)
     state, key, _, target, _ = single
-    if not target and find_near(state, key, commit.snapshot):
+    if not target and state.locate(key, commit.snapshot):  # whatever the sender says
         raise DuplicateKeyError(state.entry.name, [key])
     pin = object()
     core.pins[id(pin)] = commit.snapshot

@@ -7,7 +7,7 @@ Every column carries its permanent id as the Parquet field id. Hidden columns ha
 above those that a table can reach and below those that Iceberg keeps for itself.
 
 An object that was written before its commit has no `_commit_ts`: the value of all its rows is the
-created_at of its entry (M-02).
+created_at of its entry.
 
 Encodings are chosen by a sample of the rows. Few distinct values: dictionary. Other integers, and
 what is stored as integers (moments, decimals up to 18 digits): DELTA_BINARY_PACKED, which on six
@@ -85,7 +85,7 @@ def data_columns(schema: Schema, *, committed: bool) -> list[Column]:
 
 
 def tombstone_columns(schema: Schema, *, committed: bool) -> list[Column]:
-    """The columns of a tombstone object (M-01), in the order of the file."""
+    """The columns of a tombstone object, in the order of the file."""
     keys = [schema.columns[at] for at in schema.key_positions]
     stamp = [HIDDEN[COMMIT_TS]] if committed else []
     return [HIDDEN[ROWID], *keys, *stamp, HIDDEN[SUCCESSOR], HIDDEN[CHANGED]]

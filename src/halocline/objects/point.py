@@ -1,4 +1,4 @@
-"""Find rows by key in one object: key range, bloom filter, block, binary search (I-06).
+"""Find rows by key in one object: key range, bloom filter, block, binary search.
 
     key --bytes--> in the object's range? --> which block? --> bloom filter of its row group?
         --> key block (keys, RowIDs, timestamps) --bisect--> row number --> row block --> tuple

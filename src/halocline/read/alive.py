@@ -1,4 +1,4 @@
-"""Which versions in objects have ended by a timestamp (R-11).
+"""Which versions in objects have ended by a timestamp.
 
     RowID --> deletion buffer (memory) --> tombstone objects whose ranges hold it --> ended or not
 

@@ -40,7 +40,7 @@ from halocline.rows.page import Int64Array
 from halocline.rows.state import Shape, TableState
 from halocline.schema.schema import Schema
 
-KINDS = pa.array(["delete", "update_before", "update_after", "insert"])
+KINDS = ("delete", "update_before", "update_after", "insert")
 DELETE, BEFORE, AFTER, INSERT = range(4)
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
@@ -78,8 +78,8 @@ def read_changes(state: TableState, since: int, until: int) -> pa.Table:
     """All events of one table, in order, with their rows."""
     events = read_events(state, since, until, rows=True)
     table = events.located.take(events.places)
-    names, stamps = KINDS.take(pa.array(events.kinds)), pa.array(events.stamps, pa.int64())
-    columns = [*table.columns, names, stamps]
+    names = pa.array(KINDS).take(pa.array(events.kinds))
+    columns = [*table.columns, names, pa.array(events.stamps, pa.int64())]
     return pa.Table.from_arrays(columns, schema=changes_schema(state.schema))
 
 

@@ -19,11 +19,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from select import POLLIN, poll
-from typing import Final
-
-import duckdb
+from typing import TYPE_CHECKING, Final
 
 from halocline.clock import SystemClock
+
+if TYPE_CHECKING:
+    import duckdb
 
 AGAIN_S: Final = 0.02
 
@@ -63,6 +64,8 @@ class Watch:
 def _interrupt(cursor: duckdb.DuckDBPyConnection | None) -> bool:
     """False when nothing runs. It may end meanwhile: then there is nothing to stop any more."""
     if cursor is not None:
+        import duckdb
+
         with suppress(duckdb.Error):
             cursor.interrupt()
     return cursor is not None

@@ -11,19 +11,23 @@ stays with the instance for the next query (words.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import duckdb
 import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.ctrlc import stoppable
-from halocline.read.source import Source, literal
+from halocline.read.quote import literal
+from halocline.read.source import Source
 from halocline.read.words import Loan, WordTables
+
+if TYPE_CHECKING:
+    import duckdb
 
 Tables = Mapping[str, pa.Table | Source]
 
@@ -37,9 +41,9 @@ _SETTINGS = (
     "set autoload_known_extensions=false",
     "set global TimeZone='UTC'",
 )
+_MAKE_FOLDER = partial(os.makedirs, mode=0o700, exist_ok=True)
 _WORDS_SHARE = 16
 """One part in so many of the memory may hold masks between queries."""
-_QUERY_ERRORS = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
 _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!")
 """How DuckDB's errors end when it was Ctrl-C that stopped it."""
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
@@ -53,12 +57,18 @@ class Duck:
     """
 
     def __init__(
-        self, memory_bytes: int, threads: int = 0, folder: str = "", spill: str = ""
+        self,
+        memory_bytes: int,
+        threads: int = 0,
+        folder: str = "",
+        spill: str = "",
+        make_folder: Callable[[str], None] = _MAKE_FOLDER,
     ) -> None:
         self._memory_bytes = memory_bytes
         self._threads = threads
         self._folder = folder
         self._spill = spill
+        self._make_folder = make_folder
         self._lock = Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._words = WordTables(0)
@@ -72,6 +82,7 @@ class Duck:
             with self._errors(tables), stoppable(cursor):
                 relation = self._relation(cursor, loan, text, params, tables, quoted)
                 result = relation.to_arrow_table()
+            _check_root(tables)  # what DuckDB has opened meanwhile was still ours
             return as_schema(result, _canonical(result.schema))
         finally:
             cursor.close()
@@ -99,6 +110,7 @@ class Duck:
                     with self._errors(tables), stoppable(cursor):
                         batch = next(reader, None)
                     if batch is None:
+                        _check_root(tables)
                         return
                     yield as_schema(batch, schema)
             finally:
@@ -131,6 +143,8 @@ class Duck:
                 table.attach(cursor, name, number, loan)
             else:
                 cursor.register(name, table)
+        import duckdb
+
         values = list(params) if params else None
         try:
             relation = cursor.sql(text, params=values)
@@ -145,15 +159,21 @@ class Duck:
     def _cursor(self) -> tuple[duckdb.DuckDBPyConnection, Loan]:
         with self._lock:
             if self._instance is None:
-                self._instance = self._start()
+                try:
+                    self._instance = self._start()
+                except OSError as error:  # no room for the folder, or no right to make it
+                    text = f"queries have no folder for what outgrows memory: {error}"
+                    raise UnavailableError(text) from error
                 self._words = WordTables(self._memory_bytes // _WORDS_SHARE)
             cursor = self._instance.cursor()
             return cursor, Loan(self._words, cursor)
 
     def _start(self) -> duckdb.DuckDBPyConnection:
+        import duckdb  # here, and not above: whoever only writes never waits for it
+
         instance = duckdb.connect(":memory:")
         if self._spill:  # DuckDB would let everybody look into it
-            Path(self._spill).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder(self._spill)
         instance.execute(f"set temp_directory={literal(self._spill)}")
         if self._folder:
             instance.execute(f"set allowed_directories=[{literal(self._folder)}]")
@@ -168,6 +188,8 @@ class Duck:
     @contextmanager
     def _errors(self, tables: Tables) -> Iterator[None]:
         """Errors of DuckDB become ours, and Ctrl-C stays Ctrl-C."""
+        import duckdb
+
         try:
             yield
         except (duckdb.Error, OSError, pa.ArrowException, RuntimeError) as error:
@@ -177,6 +199,8 @@ class Duck:
 
     def _translate(self, error: Exception, tables: Tables) -> HaloclineError:
         """What the caller can do about it: restore a file, give more memory, or fix the query."""
+        import duckdb
+
         text = str(error).strip()
         if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
             self._restart()
@@ -186,7 +210,8 @@ class Duck:
                 f"the query needs more memory: {first}; open with a larger memory="
             )
         # A broken file shows itself in many ways, an error of the query in a few known ones.
-        of_files = not isinstance(error, _QUERY_ERRORS) and not text.startswith(_QUERY_TEXTS)
+        query_errors = (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError)
+        of_files = not isinstance(error, query_errors) and not text.startswith(_QUERY_TEXTS)
         sources = [table for table in tables.values() if isinstance(table, Source)]
         try:
             for source in sources:
@@ -200,6 +225,13 @@ class Duck:
         another. Cursors that are open keep the old one alive."""
         with self._lock:
             self._instance = None
+
+
+def _check_root(tables: Tables) -> None:
+    """MovedError when files were read by their paths, and those lead elsewhere by now."""
+    for table in tables.values():
+        if isinstance(table, Source) and table.files:
+            table.shelf.check_root()
 
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)

@@ -13,8 +13,8 @@ Each tombstone object is read and verified once; RowIDs and stamps are kept in t
 that does not fit there is read again every time, which is slow but right.
 
 Invariants
-- A version is dead at ts iff its RowID is in the answer for ts (R-11: memory and object alike).
-- Arrays in the pool are never handed out, only copies of parts of them (R-09).
+- A version is dead at ts iff its RowID is in the answer for ts (in memory and in objects alike).
+- Arrays in the pool are never handed out, only copies of parts of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.rows.page import Int64Array
-from halocline.rows.state import Shape, TableState
+from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 
 NONE: Int64Array = np.zeros(0, dtype=np.int64)
@@ -38,15 +38,6 @@ _ROW_BYTES = 16
 class _Ends(NamedTuple):
     rowids: Int64Array
     stamps: Int64Array
-
-
-def snapshot_of(
-    state: TableState, ts: int, low: int = 0, high: int = NEVER
-) -> tuple[Shape, Int64Array]:
-    """The shape, and the RowIDs in [low, high) that had ended by `ts`, read in the right order."""
-    memory = state.deletes.ended_by(ts, low, high)
-    shape = state.shape
-    return shape, merged(memory + in_objects(state, shape.tier, ts, low, high))
 
 
 def ended_rowids(

@@ -41,9 +41,7 @@ from halocline.read.predicate import (
     Node,
     OneOf,
     Prefix,
-    read_predicate,
 )
-from halocline.read.statement import check_params
 from halocline.schema.keys import encoder
 from halocline.schema.schema import Schema
 from halocline.schema.types import INT_BITS, kind
@@ -77,11 +75,6 @@ UNBOUNDED: Final = KeyBounds(None, None, None)
 NO_KEY: Final = KeyBounds(None, None, ())
 _FULL: Final = Allowed(None, None)
 _EMPTY: Final = Allowed(None, None, ())
-
-
-def key_bounds(where: str, params: Sequence[Any] | None, schema: Schema) -> KeyBounds:
-    """What a `where=` says about the primary key; UsageError for a text that is no predicate."""
-    return bounds_of(read_predicate(where, check_params(params), schema), schema)
 
 
 def bounds_of(node: Node, schema: Schema) -> KeyBounds:

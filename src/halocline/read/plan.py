@@ -9,9 +9,9 @@
     late    some row is newer than S: read less `dead`, and only where `_commit_ts` <= S
     pages   L0, whose tombstones are in memory (`runs`, and marks in the pages)
 
-A plan is the reader of R-04: a list of objects, rows in memory, tombstones. All runners give the
+A plan is a list of objects, rows in memory, tombstones. All runners give the
 same rows for the same plan. Objects that cannot hold a row that the predicate wants are left out by
-their zonemaps and key ranges (R-02); the predicate itself is the runner's business.
+their zonemaps and key ranges; the predicate itself is the runner's business.
 
 Invariants
 - A row of the table at S is in exactly one of the plan's files or pages, unless it cannot match.
@@ -24,17 +24,18 @@ Not here: in which order memory and shape are looked at (scan.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from halocline.catalog import ObjectEntry
-from halocline.read.keyrange import byte_range
-from halocline.read.prune import Predicate
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.page import Int64Array, Page
 from halocline.rows.state import Shape
 from halocline.schema.schema import Schema
+
+if TYPE_CHECKING:
+    from halocline.read.prune import Predicate
 
 NONE: Final[Int64Array] = np.zeros(0, dtype=np.int64)
 
@@ -108,6 +109,8 @@ def _prune(
         return entries
     if predicate.bounds.empty:
         return ()
+    from halocline.read.keyrange import byte_range  # with it comes the parser of SQL
+
     low, high = byte_range(predicate.bounds, schema) if schema.key_positions else (b"", None)
     return [
         entry

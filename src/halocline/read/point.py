@@ -1,4 +1,4 @@
-"""Point reads: one key -> the version that is visible at a timestamp, wherever it is (T-25).
+"""Point reads: one key -> the version that is visible at a timestamp, wherever it is.
 
     memtree --newest RowID--> still alive and not newer than S? --> row of its page
                                     | no              | its page has left L0
@@ -6,7 +6,7 @@
               walk the key's versions, newest first;  objects by key range, bloom filter, block
               none in L0: the objects                 --> stamp <= S and no tombstone --> its row
 
-A memory hit answers alone only when it is the newest visible version (D-23): a live row in L0. A
+A memory hit answers alone only when it is the newest visible version: a live row in L0. A
 key that L0 does not know, or knows only dead versions of, may be live in an object, since bulk
 commits bring objects whose keys never were in memory. At most one version of a key is visible at a
 timestamp, so the first that is found is the answer.
@@ -45,18 +45,6 @@ def find(state: TableState, key: Any, ts: int) -> int:
         return rowid
     found = _find_in_objects(state, key, ts)
     return 0 if found is None else found[1].rowid
-
-
-def find_near(state: TableState, key: Any, ts: int) -> int:
-    """The same among the rows in memory: 0 when there is none, or it may be in an object."""
-    tree = state.tree
-    rowid = tree.newest(key) if tree.runs else tree.recent.get(key, 0)
-    if not rowid:
-        return 0
-    if state.last_ts > ts:
-        return state.locate(key, ts)
-    ended = state.deletes.find(rowid) is not None
-    return 0 if ended or state.row(rowid) is None else rowid
 
 
 def get(state: TableState, key: Any, ts: int) -> Row | None:

@@ -17,7 +17,6 @@ and lies above the upper one.
 
 Invariants
 - If any of the rows satisfies the predicate in DuckDB, `may_match` is true.
-- If `must_match` is true, all of them do: a scan may leave the filter out.
 
 Not here: what a text means (predicate.py), key ranges (keyrange.py), bloom filters (objects/).
 """
@@ -119,13 +118,6 @@ class Predicate:
             # Bounds written when the column had another type that does not compare with this one.
             return True
         return True
-
-    def must_match(self, zones: Zones) -> bool:
-        """Do all rows match, so that the filter can be left out?"""
-        try:
-            return all(judge(zones) == TRUE for judge in self._judges)
-        except TypeError:
-            return False
 
 
 def compile_where(

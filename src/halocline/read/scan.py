@@ -11,13 +11,14 @@ less the dead ones if it is dirty, less the newer ones if it is late.
 Memory is looked at before the shape: a tombstone leaves memory only after the shape has it.
 
 Invariants
-- Arrays that are cached or shared are never changed: rows are left out by making new ones (R-09).
+- Arrays that are cached or shared are never changed: rows are left out by making new ones.
 - Rows come out in the order of pages and files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +29,14 @@ from halocline.objects import Shelf
 from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
 from halocline.read.ended import in_objects, merged
 from halocline.read.plan import NONE, ScanPlan, plan_scan
-from halocline.read.prune import Predicate
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array, Mask, Page
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
+
+if TYPE_CHECKING:
+    from halocline.read.prune import Predicate
 
 
 def take_plan(
@@ -110,17 +113,6 @@ def scan_objects(
                     table = table if kept is None else table.filter(pa.array(kept))
                 if table.num_rows:
                     yield table.select(shown)
-
-
-def scan_table(
-    state: TableState, ts: int, *, without: Int64Array = NONE, rowids: bool = False
-) -> pa.Table:
-    """All visible rows as one table: objects, then L0."""
-    plan = take_plan(state, ts, without=without)
-    tables = list(scan_objects(state.shelf, state.schema, plan, rowids=rowids))
-    memory = memory_table(state.schema, plan, without, rowids=rowids)
-    # `_rowid` may not be null in objects, and may in memory.
-    return pa.concat_tables([*tables, memory], promote_options="default")
 
 
 def memory_table(

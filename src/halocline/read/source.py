@@ -37,8 +37,8 @@ from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.mask import JOIN, Mask, split_dirty
 from halocline.read.plan import NONE, ScanPlan
+from halocline.read.quote import literal, quote
 from halocline.read.scan import scan_objects
-from halocline.read.statement import quote
 from halocline.read.words import Loan, WordTable
 from halocline.rows.page import Int64Array
 from halocline.schema.schema import Schema
@@ -75,6 +75,7 @@ class Source:
         if not self.files:
             cursor.register(name, self.memory)
             return
+        self.shelf.check_root()  # DuckDB opens files by their path
         memory, dead = f"_memory_{number}", f"_dead_{number}"
         if self.memory.num_rows:
             cursor.register(memory, self.memory)
@@ -111,6 +112,7 @@ class Source:
 
     def blame(self, message: str, *, anyway: bool) -> None:
         """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""
+        self.shelf.check_root()
         paths = {self.shelf.path_of(file): file for file in self.files}
         named = [file for path, file in paths.items() if path in message]
         for file in named or (paths.values() if anyway else ()):
@@ -124,16 +126,13 @@ class Source:
         return f"read_parquet([{paths}], hive_partitioning = false)"
 
 
-def literal(text: str) -> str:
-    """The one function that puts a text into generated SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def source_of(
     shelf: Shelf, schema: Schema, plan: ScanPlan, memory: pa.Table, *, rowids: bool = False
 ) -> Source:
     """A plan and its rows in memory, ready for DuckDB."""
     columns = (*schema.names, *([ROWID] if rowids else []))
+    if not plan.objects:
+        return Source(columns=columns, memory=memory, shelf=shelf)
     if not readable_by_others(shelf):
         tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
         memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])

@@ -23,6 +23,7 @@ import sqlglot
 from sqlglot import exp
 
 from halocline.errors import SchemaError, UsageError
+from halocline.read.quote import quote
 from halocline.schema.schema import Schema
 
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
@@ -116,11 +117,6 @@ def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
 
 def _is_names(terms: object) -> bool:
     return isinstance(terms, Sequence) and bool(terms) and all(isinstance(t, str) for t in terms)
-
-
-def quote(identifier: str) -> str:
-    """The one function that puts a name into generated SQL."""
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 def part_casts(text: str) -> str:

@@ -352,11 +352,6 @@ class TableState:
             finder = self._by_rowid[kind] = self.shelf.finder(make(self.schema))
         return finder
 
-    def close_full_page(self) -> None:
-        """Close the active page if it is full; freezing follows outside the lock."""
-        if len(self.shape.active) >= self.page_rows:
-            self._close()
-
     def close_page(self) -> None:
         """Close the active page if it has rows. Caller holds the commit lock."""
         if len(self.shape.active):

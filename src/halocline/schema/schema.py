@@ -242,10 +242,6 @@ class Schema:
         """Canonical rows as one RecordBatch."""
         return batches.to_arrow(rows, self.arrow)
 
-    def from_arrow(self, batch: Any) -> list[Row]:
-        """The canonical rows of a canonical RecordBatch."""
-        return batches.from_arrow(batch)
-
     def to_table(self, rows: Sequence[Row]) -> Any:
         """Canonical rows as a canonical pa.Table."""
         return pa.Table.from_batches([self.to_arrow(rows)], schema=self.arrow)

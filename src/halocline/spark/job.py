@@ -113,8 +113,11 @@ def write(
             return LoadReport(table=name, commit_ts=txn.commit_ts, already_committed=True)
         if not changes.home.shelf.root:
             raise UsageError("the objects of this database are in memory: Spark cannot write there")
+        changes.home.shelf.check_root()  # tasks find their files by path
         check_workers(df.sparkSession)
-        report = join(changes, spec, _run(df, owner, txn, name, spec))
+        lines = _run(df, owner, txn, name, spec)
+        changes.home.shelf.check_root()  # what they have written is where the commit looks for it
+        report = join(changes, spec, lines)
         txn.keep_token()
         blind = changes.blind
     if blind is not None:

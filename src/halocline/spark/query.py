@@ -61,7 +61,7 @@ def run_query(
     parsed = parse_query(text)
     values = check_params(params)
     states = {
-        name: txn.changes_of(name).state
+        name: txn.state_of(name)
         for name in parsed.tables
         if name.lower() not in parsed.defined or txn.has_table(name)
     }

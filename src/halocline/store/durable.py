@@ -34,9 +34,11 @@ from typing import Final, Protocol
 
 from halocline.errors import CorruptionError
 from halocline.store.files import (
+    READ_BYTES_MAX,
     TEMPORARY,
     Buffer,
     File,
+    Identity,
     Lock,
     Mapped,
     Names,
@@ -84,6 +86,10 @@ class Disk(Protocol):
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Map an existing file of at least that size."""
         ...
+
+    def check_root(self) -> None: ...
+
+    def check_identity(self, path: str, identity: Identity) -> None: ...
 
 
 class DurableFiles:
@@ -141,10 +147,13 @@ class DurableFiles:
             disk.rename(temporary, path)
         disk.sync_dir(parent(path))
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, size_max: int = READ_BYTES_MAX) -> bytes:
         file = self._disk.open(check_path(path), writable=False)
         try:
-            return file.pread(file.size(), 0)
+            size = file.size()
+            if size > size_max:
+                raise CorruptionError(path, f"is longer than the {size_max} bytes it may have")
+            return file.pread(size, 0)
         finally:
             file.close()
 
@@ -206,6 +215,12 @@ class DurableFiles:
         finally:
             file.close()
         return self._disk.map(path, size, writable=writable)
+
+    def check_root(self) -> None:
+        self._disk.check_root()
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        self._disk.check_identity(path, identity)
 
     @contextlib.contextmanager
     def _leave_nothing(self, path: str, file: File) -> Iterator[None]:

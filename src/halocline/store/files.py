@@ -17,6 +17,7 @@ crashes on demand (faulty.py).
 
 from __future__ import annotations
 
+import errno
 import mmap
 from typing import Final, Protocol, TypeAlias
 
@@ -34,6 +35,11 @@ TEMPORARY: Final = ".tmp"
 """Ending of a file that is being written; a crash may leave one behind. Never listed."""
 
 HOLDER_BYTES_MAX: Final = 4096
+READ_BYTES_MAX: Final = 1 << 20
+"""No file that is read whole is longer, unless its reader says so: a sparse one may claim to be."""
+
+Identity: TypeAlias = tuple[int, int]
+"""Device and inode: two names that have the same one lead to the same file or folder."""
 
 
 class LockedError(UnavailableError):
@@ -43,6 +49,18 @@ class LockedError(UnavailableError):
         self.holder = holder
         text = holder.decode("utf-8", "replace").strip() or "another process"
         super().__init__(f"locked by {text}")
+
+
+class MovedError(UnavailableError, OSError):
+    """A path leads elsewhere now: the folder was moved or deleted, or a file was taken away."""
+
+
+class NotAFileError(OSError):
+    """A link, a pipe or a socket stands where a regular file should: it is not opened."""
+
+    def __init__(self, path: str) -> None:
+        reason = "is no regular file; symbolic links are not followed, and nothing else is opened"
+        super().__init__(errno.ELOOP, reason, path)
 
 
 class File(Protocol):
@@ -69,6 +87,10 @@ class File(Protocol):
         ...
 
     def size(self) -> int: ...
+
+    def identity(self) -> Identity:
+        """Which file this is, whatever its name is now."""
+        ...
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros. Durable after `sync`."""
@@ -110,7 +132,9 @@ class Files(Protocol):
         """Replace the whole file: readers, and a crash, see the old content or the new."""
         ...
 
-    def read(self, path: str) -> bytes: ...
+    def read(self, path: str, size_max: int = READ_BYTES_MAX) -> bytes:
+        """The whole file; CorruptionError when it is longer than it may be."""
+        ...
 
     def exists(self, path: str) -> bool: ...
 
@@ -144,6 +168,14 @@ class Files(Protocol):
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Share memory through a file. Missing: made of zeros if writable, else an error."""
+        ...
+
+    def check_root(self) -> None:
+        """MovedError unless the path of the root still leads to the folder that was opened."""
+        ...
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        """MovedError unless the path, from the very top, still leads to that file."""
         ...
 
 

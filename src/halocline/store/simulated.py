@@ -16,7 +16,15 @@ import contextlib
 import errno
 import os
 
-from halocline.store.files import Buffer, Lock, LockedError, Mapped, parent
+from halocline.store.files import (
+    Buffer,
+    Identity,
+    Lock,
+    LockedError,
+    Mapped,
+    MovedError,
+    parent,
+)
 from halocline.store.files import Names as NameList
 from halocline.store.memory import NameChange, Names, Node
 from halocline.store.sequence import Sequence
@@ -64,6 +72,9 @@ class SimulatedFile:
         node = self._open()
         self._sequence.alive()
         return len(node.data)
+
+    def identity(self) -> Identity:
+        return (0, id(self._open()))
 
     def truncate(self, size: int) -> None:
         node = self._open(writable=True)
@@ -198,6 +209,14 @@ class SimulatedDisk:
             if len(node.shared) < size:
                 node.shared.extend(bytes(size - len(node.shared)))
             return node.shared
+
+    def check_root(self) -> None:
+        """Nobody moves a disk that is in memory."""
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        node = self._names.seen.get(path)
+        if node is None or (0, id(node)) != identity:
+            raise MovedError(f"{path} was removed or replaced while it was in use")
 
     def _change(
         self, *, removes: str | None = None, adds: str | None = None, node: Node | None = None

@@ -33,7 +33,6 @@ from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
-from halocline.log.recent import GENERAL, RecentKeys, place_of
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
@@ -53,11 +52,10 @@ from halocline.txn.record import (
     prepare,
 )
 from halocline.txn.rounds import Checks, checks_of
-from halocline.txn.workspace import Single, TableChanges
+from halocline.txn.workspace import Single, TableChanges, Workspace
 
 if TYPE_CHECKING:
     from halocline.txn.jobs import Distant
-    from halocline.txn.work import Work
 
 GROUP_COMMIT, GROUP_SYSTEM = 1, 3
 
@@ -81,12 +79,10 @@ class Committer:
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
         self._bulk_rows = engine.options.bulk_rows
-        self.noted: RecentKeys | None = None
-        """Where other processes see which keys were written, as soon as there are any."""
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
 
-    def commit(self, txn: Work) -> int:
+    def commit(self, txn: Workspace) -> int:
         """Commit the transaction's changes; returns commit_ts once it is durable and visible."""
         try:
             return self._commit(txn)
@@ -97,7 +93,7 @@ class Committer:
                 raise
             return self._wait_known(known)
 
-    def _commit(self, txn: Work) -> int:
+    def _commit(self, txn: Workspace) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         checks = checks_of(self.engine, tables, txn.reads, txn.snapshot)
         txn_id = next(self._ids)
@@ -126,7 +122,7 @@ class Committer:
             self.log.wait(order)
         return commit_ts
 
-    def _prepare(self, txn_id: int, txn: Work, tables: dict[int, TableChanges]) -> Prepared:
+    def _prepare(self, txn_id: int, txn: Workspace, tables: dict[int, TableChanges]) -> Prepared:
         ddl = txn.ddl.nodes() if txn.ddl is not None else ()
         reshapes = []
         for changes in tables.values():
@@ -168,7 +164,6 @@ class Committer:
             kind, body = DML_U, encode_rows((ids, (target,), (row,)))
         else:
             kind, ids, body = DML_A, (), encode_rows((row,))
-        place = GENERAL if self.noted is None else place_of(state.table_id, key)
         with self.lock:
             rowid = state.next_rowid
             if (
@@ -183,8 +178,6 @@ class Committer:
             commit_ts = self.next_ts
             try:
                 self.next_ts = commit_ts + 1
-                if self.noted is not None:
-                    self.noted.put(commit_ts, place)
                 wall_us = self._wall_us()
                 if wall_us < engine.wall_us:
                     wall_us = engine.wall_us
@@ -260,7 +253,7 @@ class Committer:
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 
-    def _check(self, txn: Work, tables: dict[int, TableChanges], checks: Checks) -> bool:
+    def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: Checks) -> bool:
         """The last round; False when more has to be done outside. Caller holds the commit lock."""
         if txn.ddl is not None:
             txn.ddl.prepare()
@@ -278,7 +271,7 @@ class Committer:
             if not self.engine.jobs.keys() >= set(jobs):
                 raise UnavailableError("the job has been ended and its files removed: run it again")
 
-    def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:
+    def _check_schema(self, txn: Workspace, tables: dict[int, TableChanges]) -> None:
         """DML read its table's schema version: a DDL since then wins."""
         for changes in tables.values():
             entry = self.engine.catalog.table_by_id(changes.entry.id)
@@ -293,7 +286,7 @@ class Committer:
                         winner_ts=dropped_at,
                     )
 
-    def apply_record(self, prepared: Prepared, txn: Work | None = None) -> tuple[int, int]:
+    def apply_record(self, prepared: Prepared, txn: Workspace | None = None) -> tuple[int, int]:
         """Take a timestamp, fold, log: (order, commit_ts). Caller holds the commit lock.
 
         Background work has no transaction: it changes objects, never rows or definitions.
@@ -307,8 +300,6 @@ class Committer:
         commit_ts = self.next_ts
         try:
             self.next_ts = commit_ts + 1
-            if self.noted is not None:
-                self.noted.put(commit_ts, GENERAL)
             wall_us = self.clock.wall_us()
             if wall_us < engine.wall_us:
                 wall_us = engine.wall_us
@@ -332,7 +323,7 @@ class Committer:
             raise
         return order, commit_ts
 
-    def _define(self, txn: Work, ddl: CatalogTxn, commit_ts: int) -> None:
+    def _define(self, txn: Workspace, ddl: CatalogTxn, commit_ts: int) -> None:
         ddl.commit(commit_ts)
         for table_id in (*txn.created, *txn.dropped):
             entry = self.engine.catalog.table_by_id(table_id)
@@ -383,7 +374,7 @@ class Committer:
             text = "the database stopped after an error: close it and open it again"
             raise UnavailableError(text)
 
-    def _known(self, txn: Work) -> int:
+    def _known(self, txn: Workspace) -> int:
         """commit_ts of a token that another commit has brought meanwhile, else 0."""
         self.check_running()
         return self.engine.tokens.find(txn.token) if txn.token is not None else 0

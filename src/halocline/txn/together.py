@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from halocline.log import ACS, COMMITS, DML_A
-from halocline.log.recent import place_of
 from halocline.rows.memtree import Key
 from halocline.rows.onerow import ONE_ROW_BYTES, append_rows, one_row_record
 from halocline.rows.page import Row
@@ -42,14 +41,11 @@ def commit_inserts(
             keys, rows = [keys[at] for at in places], [rows[at] for at in places]
         body = encode_rows(rows)
         log.reserve(len(body) + ONE_ROW_BYTES)
-        first, rowid, noted = committer.next_ts, state.next_rowid, committer.noted
+        first, rowid = committer.next_ts, state.next_rowid
         stamps = range(first, first + len(places))
         last_ts = stamps[-1]
         try:
             committer.next_ts = last_ts + 1
-            if noted is not None:
-                for commit_ts, key in zip(stamps, keys, strict=True):
-                    noted.put(commit_ts, place_of(table_id, key))
             wall_us = max(committer.clock.wall_us(), engine.wall_us)
             record = one_row_record(
                 committer.next_id(), first, wall_us, log.epoch, DML_A, table_id, rowid, body

@@ -13,7 +13,7 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocline.catalog import Catalog, CatalogTxn
+from halocline.catalog import CatalogTxn
 from halocline.errors import AlreadyExistsError, ConflictError, HaloclineError, NotFoundError
 from halocline.ids import NEVER
 from tests.unit.catalog.driver import Driver, assert_equal, make
@@ -213,57 +213,7 @@ def test_c01_histories_agree_with_a_model_and_with_their_replay(
         txn.sub.rollback()
     world.open.clear()
     # All that is left is what committed; nothing of the abandoned stays in the index.
-    rows = [row for rows in world.driver.catalog.builtin.tables._index.values() for row in rows]
+    versions = world.driver.catalog.versions
+    rows = [row for key in versions.name_keys() for row in versions.generations(key)]
     assert all(row.owner is None and row.created_at < NEVER for row in rows)
     world.check()
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["create", "drop", "index", "unindex", "commit", "commit", "rollback"]),
-            st.integers(0, 1),
-            st.sampled_from(["a", "b"]),
-        ),
-        min_size=20,
-        max_size=60,
-    )
-)
-def test_c01_histories_with_indexes_replay_to_the_same_catalog(
-    steps: list[tuple[str, int, str]],
-) -> None:
-    driver = Driver()
-    subs = [driver.begin(), driver.begin()]
-    for action, slot, name in steps:
-        sub = subs[slot]
-        try:
-            if action == "create":
-                make(sub, name)
-            elif action == "drop":
-                sub.drop_table(name)
-            elif action == "index":
-                sub.create_index(name, index_type=1, columns=[1], desc=name)
-            elif action == "unindex":
-                table = sub.table(name)
-                for index in driver.catalog.indexes(table.id, driver.now) if table else []:
-                    sub.drop_index(name, index.id)
-            elif action == "commit":
-                subs[slot] = driver.begin()
-                driver.commit(sub)
-                subs[slot] = driver.begin()
-            else:
-                sub.rollback()
-                subs[slot] = driver.begin()
-        except HaloclineError:
-            pass
-    for sub in subs:
-        sub.rollback()
-    driver.check()
-    assert_no_orphans(driver.catalog, driver.now)
-
-
-def assert_no_orphans(catalog: Catalog, now: int) -> None:
-    """At no time does an index outlive its table."""
-    for ts in range(now + 1):
-        tables = {entry.id for entry in catalog.tables(ts)}
-        assert {index.table_id for index in catalog.builtin.indexes.all(ts)} <= tables

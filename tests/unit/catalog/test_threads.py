@@ -42,7 +42,7 @@ class Reader(threading.Thread):
 
 def test_c12_a_reader_never_sees_a_replaced_table_missing_or_twice() -> None:
     catalog = Catalog()
-    first = catalog.begin(0, 0)
+    first = catalog.begin(0)
     make(first, "m")
     first.commit(1)
     visible = [1]
@@ -59,7 +59,7 @@ def test_c12_a_reader_never_sees_a_replaced_table_missing_or_twice() -> None:
     stop = threading.Event()
     readers = [Reader(stop, ask) for _ in range(3)]
     for commit_ts in range(2, 300):
-        sub = catalog.begin(commit_ts, commit_ts - 1)
+        sub = catalog.begin(commit_ts - 1)
         sub.drop_table("m")
         make(sub, "m")
         sub.prepare()
@@ -83,7 +83,7 @@ def test_two_threads_creating_one_name_have_one_winner() -> None:
     def create(round_: int) -> None:
         nonlocal now
         barrier.wait()
-        sub = catalog.begin(0, now)
+        sub = catalog.begin(now)
         try:
             make(sub, f"m{round_}")
             with commit_lock:

@@ -12,7 +12,7 @@ from halocline import CorruptionError, Database, UsageError
 from halocline.checkpoint.load import load, read_root
 from halocline.checkpoint.pointer import POINTER_PATH, read_pointer, write_pointer
 from halocline.checkpoint.restore import restore
-from halocline.checkpoint.root import MAGIC
+from halocline.checkpoint.root import MAGIC, VERSION
 from halocline.checkpoint.seal import seal
 from halocline.log import AC, COMMITS, decode_payload, read_log
 from halocline.log.names import log_numbers, path_of
@@ -165,11 +165,11 @@ def test_a_checkpoint_of_another_database_is_refused() -> None:
 def test_a_newer_format_is_refused_by_its_number() -> None:
     files, _ = aged()
     newest, _ = nodes(files)
-    data = seal(MAGIC, 2, b"from the future")
+    data = seal(MAGIC, VERSION + 1, b"from the future")
     files.objects.put(newest.key, data)
     changed = replace(newest, size_bytes=len(data), digest=xxhash.xxh3_128_digest(data))
     write_pointer(files, b"u" * 16, [changed])
-    with pytest.raises(UsageError, match="version 2"):
+    with pytest.raises(UsageError, match=f"version {VERSION + 1}"):
         make(files)
 
 

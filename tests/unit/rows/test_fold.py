@@ -97,10 +97,8 @@ def test_the_active_page_is_closed_when_it_is_full() -> None:
     state = state_of("int", page_rows=2)
     fold(state, Append(1, [(1, "x", 0), (2, "x", 0)], first_rowid=1), 1)
     assert len(state.shape.pages) == 0
-    state.close_full_page()
-    assert (len(state.shape.pages), len(state.shape.active), state.owes) == (1, 0, True)
-    state.close_full_page()
-    assert len(state.shape.pages) == 1
+    fold(state, Append(1, [(3, "x", 0)], first_rowid=3), 2)
+    assert (len(state.shape.pages), len(state.shape.active), state.owes) == (1, 1, True)
 
 
 def test_an_update_links_both_versions() -> None:

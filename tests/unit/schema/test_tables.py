@@ -419,6 +419,13 @@ def test_invalid_arrow_data_is_refused_before_it_is_used(array: Any) -> None:
         assert caught.value.column == "v"
 
 
+def test_l05_a_batch_has_columns_of_one_length() -> None:
+    columns = [pa.array([1, 2]), pa.array([1])]
+    for build in (pa.RecordBatch.from_arrays, pa.Table.from_arrays):
+        with pytest.raises((pa.ArrowInvalid, ValueError), match="length"):
+            build(columns, names=["a", "b"])
+
+
 def test_a_decimal_beyond_its_digits_is_invalid() -> None:
     raw = pa.py_buffer((12345).to_bytes(16, "little"))
     array = pa.Array.from_buffers(pa.decimal128(3, 0), 1, [None, raw])

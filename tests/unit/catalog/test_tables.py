@@ -1,75 +1,73 @@
-"""Every branch of insert, delete, update and query on a built-in table (C-05 to C-09)."""
+"""Every branch of insert, delete, update and query on the map of tables (C-05 to C-09)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from halocline.catalog.builtin import Builtin
-from halocline.catalog.entries import (
-    DatabaseEntry,
-    DatabaseId,
-    IndexEntry,
-    ObjectEntry,
-    TableEntry,
-)
-from halocline.catalog.meta import MetaTable, MetaTxn
+from halocline.catalog import TableEntry
+from halocline.catalog.tables import Changes, TableMap
 from halocline.errors import AlreadyExistsError, ConflictError, NotFoundError
-from halocline.ids import NEVER, ColumnId, IndexId, ObjectId, TableId
+from halocline.ids import NEVER, ColumnId, TableId
 from tests.unit.catalog.driver import SCHEMA
 
 
-@dataclass(frozen=True)
-class Thing:
-    """The least that a built-in table can hold."""
-
-    value: str
-    created_at: int = NEVER
-    ended_at: int = NEVER
-
-    def stamped(self, created_at: int, ended_at: int) -> Thing:
-        return replace(self, created_at=created_at, ended_at=ended_at)
+def table(name: str, value: str) -> TableEntry:
+    """An entry that is told from others by `value`."""
+    return TableEntry(
+        id=TableId(1),
+        name=name,
+        schema=SCHEMA,
+        layout=value,
+        options={},
+        next_column_id=ColumnId(3),
+    )
 
 
 class Things:
-    """A built-in table with one row per letter; transactions are written as calls."""
+    """A map with one table per letter; transactions are written as calls."""
 
     def __init__(self) -> None:
-        self.table: MetaTable[str, Thing] = MetaTable("thing")
+        self.table = TableMap()
 
-    def begin(self, start_ts: int) -> MetaTxn:
-        return MetaTxn(txn_id=start_ts, start_ts=start_ts)
+    def begin(self, start_ts: int) -> Changes:
+        return Changes(self.table, start_ts)
 
-    def commit(self, txn: MetaTxn, commit_ts: int) -> list[Any]:
+    def commit(self, txn: Changes, commit_ts: int) -> list[TableEntry]:
         txn.prepare()
         return txn.commit(commit_ts)
 
     def insert(self, key: str, value: str, commit_ts: int) -> None:
         txn = self.begin(commit_ts - 1)
-        self.table.insert(txn, key, Thing(value))
+        txn.insert(table(key, value))
         self.commit(txn, commit_ts)
 
     def update(self, key: str, value: str, commit_ts: int) -> None:
         txn = self.begin(commit_ts - 1)
-        self.table.update(txn, key, Thing(value))
+        txn.update(table(key, value))
         self.commit(txn, commit_ts)
 
     def delete(self, key: str, commit_ts: int) -> None:
         txn = self.begin(commit_ts - 1)
-        self.table.delete(txn, key)
+        txn.delete(key)
         self.commit(txn, commit_ts)
 
     def row(self, key: str) -> Any:
-        """The newest index node itself."""
-        return self.table._index[key][-1]
+        """The newest generation itself."""
+        return self.table.generations(key)[-1]
+
+    def value(self, txn: Changes, key: str) -> str:
+        """What the transaction finds; it must be there."""
+        found = txn.find(key)
+        assert found is not None
+        return found.layout
 
     def history(self, key: str, until: int) -> list[str | None]:
         """The committed value at 0, 1, 2, ..."""
         found = [self.table.get(key, ts) for ts in range(until + 1)]
-        return [thing.value if thing else None for thing in found]
+        return [entry.layout if entry else None for entry in found]
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def test_c04_the_first_change_of_a_row_creates_its_version_chain(things: Things)
 def test_c04_a_rolled_back_change_takes_the_chain_with_it(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.delete(txn, "a")
+    txn.delete("a")
     assert len(things.row("a").chain) == 1
     txn.rollback()
     assert things.row("a").chain is None
@@ -101,7 +99,7 @@ def test_c04_a_rolled_back_change_takes_the_chain_with_it(things: Things) -> Non
 
 def test_c05_insert_makes_an_uncommitted_index_node(things: Things) -> None:
     txn = things.begin(0)
-    things.table.insert(txn, "a", Thing("one"))
+    txn.insert(table("a", "one"))
     assert things.row("a").owner is txn
     assert things.row("a").created_at == NEVER
     assert things.table.get("a", NEVER - 1) is None
@@ -110,31 +108,31 @@ def test_c05_insert_makes_an_uncommitted_index_node(things: Things) -> None:
 def test_c05_insert_of_a_visible_key_is_a_duplicate(things: Things) -> None:
     things.insert("a", "one", 1)
     with pytest.raises(AlreadyExistsError) as caught:
-        things.table.insert(things.begin(1), "a", Thing("two"))
-    assert (caught.value.kind, caught.value.name) == ("thing", "a")
+        things.begin(1).insert(table("a", "two"))
+    assert (caught.value.kind, caught.value.name) == ("table", "a")
 
 
 def test_c05_insert_of_an_own_uncommitted_key_is_a_duplicate(things: Things) -> None:
     txn = things.begin(0)
-    things.table.insert(txn, "a", Thing("one"))
+    txn.insert(table("a", "one"))
     with pytest.raises(AlreadyExistsError):
-        things.table.insert(txn, "a", Thing("two"))
+        txn.insert(table("a", "two"))
 
 
 def test_c05_insert_of_a_key_that_another_transaction_is_inserting_conflicts(
     things: Things,
 ) -> None:
-    things.table.insert(things.begin(0), "a", Thing("one"))
+    things.begin(0).insert(table("a", "one"))
     with pytest.raises(ConflictError, match="being created") as caught:
-        things.table.insert(things.begin(0), "a", Thing("two"))
-    assert (caught.value.key, caught.value.winner_ts) == ("a", 0)
+        things.begin(0).insert(table("a", "two"))
+    assert (caught.value.table, caught.value.winner_ts) == ("a", 0)
 
 
 def test_c05_insert_of_a_key_that_was_committed_since_the_start_conflicts(things: Things) -> None:
     late = things.begin(3)
     things.insert("a", "one", 5)
     with pytest.raises(ConflictError, match="was created since") as caught:
-        things.table.insert(late, "a", Thing("two"))
+        late.insert(table("a", "two"))
     assert caught.value.winner_ts == 5
 
 
@@ -143,7 +141,7 @@ def test_c05_insert_of_a_key_that_came_and_went_since_the_start_conflicts(things
     things.insert("a", "one", 5)
     things.delete("a", 6)
     with pytest.raises(ConflictError, match="created and dropped") as caught:
-        things.table.insert(late, "a", Thing("two"))
+        late.insert(table("a", "two"))
     assert caught.value.winner_ts == 6
 
 
@@ -152,16 +150,16 @@ def test_c05_a_key_that_was_deleted_since_the_start_is_still_a_duplicate(things:
     late = things.begin(3)
     things.delete("a", 5)
     with pytest.raises(AlreadyExistsError):
-        things.table.insert(late, "a", Thing("two"))
+        late.insert(table("a", "two"))
 
 
 def test_c05_a_key_that_another_transaction_is_deleting_is_still_a_duplicate(
     things: Things,
 ) -> None:
     things.insert("a", "one", 1)
-    things.table.delete(things.begin(1), "a")
+    things.begin(1).delete("a")
     with pytest.raises(AlreadyExistsError):
-        things.table.insert(things.begin(1), "a", Thing("two"))
+        things.begin(1).insert(table("a", "two"))
 
 
 def test_c05_a_deleted_key_can_be_inserted_again_as_a_new_generation(things: Things) -> None:
@@ -174,8 +172,8 @@ def test_c05_a_deleted_key_can_be_inserted_again_as_a_new_generation(things: Thi
 def test_c05_a_key_deleted_by_the_same_transaction_can_be_inserted_again(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.delete(txn, "a")
-    things.table.insert(txn, "a", Thing("two"))
+    txn.delete("a")
+    txn.insert(table("a", "two"))
     things.commit(txn, 2)
     assert things.history("a", 3) == [None, "one", "two", "two"]
 
@@ -185,25 +183,25 @@ def test_c05_a_key_deleted_by_the_same_transaction_can_be_inserted_again(things:
 
 def test_c06_delete_of_a_missing_key_is_not_found(things: Things) -> None:
     with pytest.raises(NotFoundError) as caught:
-        things.table.delete(things.begin(0), "a")
-    assert (caught.value.kind, caught.value.name) == ("thing", "a")
+        things.begin(0).delete("a")
+    assert (caught.value.kind, caught.value.name) == ("table", "a")
 
 
 def test_c06_delete_of_a_committed_deleted_row_is_not_found(things: Things) -> None:
     things.insert("a", "one", 1)
     things.delete("a", 2)
-    things.table.compact(2, keep=lambda thing: True)
+    things.table.compact(2, pinned={1})
     assert things.row("a").chain is None, "only the row's own mark says that it is deleted"
     with pytest.raises(NotFoundError):
-        things.table.delete(things.begin(2), "a")
+        things.begin(2).delete("a")
 
 
 def test_c06_delete_without_a_chain_creates_one_with_a_delete_node(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    assert things.table.delete(txn, "a").value == "one"
+    assert txn.delete("a").layout == "one"
     (node,) = things.row("a").chain
-    assert (node.value, node.owner, node.commit_ts) == (None, txn, NEVER)
+    assert (node.entry, node.owner, node.commit_ts) == (None, txn, NEVER)
 
 
 def test_c06_delete_of_a_row_with_a_committed_delete_in_its_chain_is_not_found(
@@ -213,7 +211,7 @@ def test_c06_delete_of_a_row_with_a_committed_delete_in_its_chain_is_not_found(
     things.delete("a", 2)
     assert things.row("a").chain[-1].commit_ts == 2
     with pytest.raises(NotFoundError):
-        things.table.delete(things.begin(2), "a")
+        things.begin(2).delete("a")
 
 
 def test_c06_delete_of_a_row_that_was_deleted_since_the_start_conflicts(things: Things) -> None:
@@ -221,7 +219,7 @@ def test_c06_delete_of_a_row_that_was_deleted_since_the_start_conflicts(things: 
     late = things.begin(1)
     things.delete("a", 2)
     with pytest.raises(ConflictError, match="was dropped since") as caught:
-        things.table.delete(late, "a")
+        late.delete("a")
     assert caught.value.winner_ts == 2
 
 
@@ -229,24 +227,24 @@ def test_c06_delete_of_a_row_that_another_transaction_is_deleting_conflicts(
     things: Things,
 ) -> None:
     things.insert("a", "one", 1)
-    things.table.delete(things.begin(1), "a")
+    things.begin(1).delete("a")
     with pytest.raises(ConflictError, match="being dropped"):
-        things.table.delete(things.begin(1), "a")
+        things.begin(1).delete("a")
 
 
 def test_c06_a_second_delete_by_the_same_transaction_is_not_found(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.delete(txn, "a")
+    txn.delete("a")
     with pytest.raises(NotFoundError):
-        things.table.delete(txn, "a")
+        txn.delete("a")
 
 
 def test_c06_delete_adds_its_node_to_a_chain_of_updates(things: Things) -> None:
     things.insert("a", "one", 1)
     things.update("a", "two", 2)
     things.delete("a", 3)
-    assert [node.value and node.value.value for node in things.row("a").chain] == ["two", None]
+    assert [node.entry and node.entry.layout for node in things.row("a").chain] == ["two", None]
     assert things.history("a", 3) == [None, "one", "two", None]
 
 
@@ -255,17 +253,17 @@ def test_c06_delete_of_a_row_that_was_updated_since_the_start_conflicts(things: 
     late = things.begin(1)
     things.update("a", "two", 2)
     with pytest.raises(ConflictError, match="was changed since") as caught:
-        things.table.delete(late, "a")
+        late.delete("a")
     assert caught.value.winner_ts == 2
 
 
 def test_c06_delete_of_a_row_that_only_others_see_is_not_found(things: Things) -> None:
     late = things.begin(0)
-    things.table.insert(things.begin(0), "a", Thing("uncommitted"))
+    things.begin(0).insert(table("a", "uncommitted"))
     things.insert("b", "committed later", 1)
     for key in ("a", "b"):
         with pytest.raises(NotFoundError):
-            things.table.delete(late, key)
+            late.delete(key)
 
 
 @pytest.mark.parametrize("first", ["delete", "update"])
@@ -274,8 +272,8 @@ def test_c06_delete_beside_a_pending_update_adds_its_node_and_only_the_first_com
 ) -> None:
     things.insert("a", "one", 1)
     updating, deleting = things.begin(1), things.begin(1)
-    things.table.update(updating, "a", Thing("two"))
-    things.table.delete(deleting, "a")
+    updating.update(table("a", "two"))
+    deleting.delete("a")
     winner, loser = (deleting, updating) if first == "delete" else (updating, deleting)
     things.commit(winner, 2)
     with pytest.raises(ConflictError) as caught:
@@ -290,42 +288,42 @@ def test_c06_delete_beside_a_pending_update_adds_its_node_and_only_the_first_com
 
 def test_c07_update_of_a_missing_key_is_not_found(things: Things) -> None:
     with pytest.raises(NotFoundError):
-        things.table.update(things.begin(0), "a", Thing("two"))
+        things.begin(0).update(table("a", "two"))
 
 
 def test_c07_update_of_a_committed_deleted_row_is_not_found(things: Things) -> None:
     things.insert("a", "one", 1)
     things.delete("a", 2)
     with pytest.raises(NotFoundError):
-        things.table.update(things.begin(2), "a", Thing("two"))
-    things.table.compact(2, keep=lambda thing: True)
+        things.begin(2).update(table("a", "two"))
+    things.table.compact(2, pinned={1})
     with pytest.raises(NotFoundError):
-        things.table.update(things.begin(2), "a", Thing("two"))
+        things.begin(2).update(table("a", "two"))
 
 
 def test_c07_update_without_a_chain_creates_one_with_an_update_node(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.update(txn, "a", Thing("two"))
+    txn.update(table("a", "two"))
     (node,) = things.row("a").chain
-    assert (node.value, node.owner, node.commit_ts) == (Thing("two"), txn, NEVER)
+    assert (node.entry, node.owner, node.commit_ts) == (table("a", "two"), txn, NEVER)
 
 
 def test_c07_update_of_a_row_that_another_transaction_is_deleting_conflicts(
     things: Things,
 ) -> None:
     things.insert("a", "one", 1)
-    things.table.delete(things.begin(1), "a")
+    things.begin(1).delete("a")
     with pytest.raises(ConflictError, match="being dropped"):
-        things.table.update(things.begin(1), "a", Thing("two"))
+        things.begin(1).update(table("a", "two"))
 
 
 def test_c07_update_after_an_own_delete_is_not_found(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.delete(txn, "a")
+    txn.delete("a")
     with pytest.raises(NotFoundError):
-        things.table.update(txn, "a", Thing("two"))
+        txn.update(table("a", "two"))
 
 
 def test_c07_update_of_a_row_that_was_deleted_since_the_start_conflicts(things: Things) -> None:
@@ -333,23 +331,23 @@ def test_c07_update_of_a_row_that_was_deleted_since_the_start_conflicts(things: 
     late = things.begin(1)
     things.delete("a", 2)
     with pytest.raises(ConflictError) as caught:
-        things.table.update(late, "a", Thing("two"))
+        late.update(table("a", "two"))
     assert caught.value.winner_ts == 2
 
 
 def test_c07_d18_update_beside_an_uncommitted_update_conflicts(things: Things) -> None:
     things.insert("a", "one", 1)
-    things.table.update(things.begin(1), "a", Thing("two"))
+    things.begin(1).update(table("a", "two"))
     with pytest.raises(ConflictError, match="being changed"):
-        things.table.update(things.begin(1), "a", Thing("three"))
+        things.begin(1).update(table("a", "three"))
 
 
 def test_c07_a_second_update_by_the_same_transaction_adds_a_node(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.update(txn, "a", Thing("two"))
-    things.table.update(txn, "a", Thing("three"))
-    assert things.table.query(txn, "a").value == "three"
+    txn.update(table("a", "two"))
+    txn.update(table("a", "three"))
+    assert things.value(txn, "a") == "three"
     things.commit(txn, 2)
     assert things.history("a", 2) == [None, "one", "three"]
 
@@ -359,7 +357,7 @@ def test_c07_update_of_a_row_that_was_updated_since_the_start_conflicts(things: 
     late = things.begin(1)
     things.update("a", "two", 2)
     with pytest.raises(ConflictError) as caught:
-        things.table.update(late, "a", Thing("three"))
+        late.update(table("a", "three"))
     assert caught.value.winner_ts == 2
 
 
@@ -374,66 +372,60 @@ def test_c07_update_on_top_of_committed_updates_adds_its_node(things: Things) ->
 
 
 def test_c08_query_of_a_missing_key_is_not_found(things: Things) -> None:
-    with pytest.raises(NotFoundError):
-        things.table.query(things.begin(0), "a")
+    assert things.begin(0).find("a") is None
 
 
 def test_c08_query_of_a_committed_deleted_row_is_not_found(things: Things) -> None:
     things.insert("a", "one", 1)
     things.delete("a", 2)
-    things.table.compact(2, keep=lambda thing: True)
-    with pytest.raises(NotFoundError):
-        things.table.query(things.begin(2), "a")
+    things.table.compact(2, pinned={1})
+    assert things.begin(2).find("a") is None
 
 
 def test_c08_an_uncommitted_row_is_visible_to_its_own_transaction_only(things: Things) -> None:
     txn = things.begin(0)
-    things.table.insert(txn, "a", Thing("one"))
-    assert things.table.query(txn, "a").value == "one"
-    with pytest.raises(NotFoundError):
-        things.table.query(things.begin(0), "a")
+    txn.insert(table("a", "one"))
+    assert things.value(txn, "a") == "one"
+    assert things.begin(0).find("a") is None
 
 
 def test_c08_a_committed_row_is_visible_from_its_commit_on(things: Things) -> None:
     early = things.begin(0)
     things.insert("a", "one", 1)
-    assert things.table.query(things.begin(1), "a").value == "one"
-    with pytest.raises(NotFoundError):
-        things.table.query(early, "a")
+    assert things.value(things.begin(1), "a") == "one"
+    assert early.find("a") is None
 
 
 def test_c08_a_delete_is_seen_if_it_committed_before_the_start(things: Things) -> None:
     things.insert("a", "one", 1)
     early = things.begin(1)
     things.delete("a", 2)
-    assert things.table.query(early, "a").value == "one"
-    with pytest.raises(NotFoundError):
-        things.table.query(things.begin(2), "a")
+    assert things.value(early, "a") == "one"
+    assert things.begin(2).find("a") is None
 
 
 def test_c08_an_uncommitted_delete_is_seen_by_its_own_transaction_only(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.delete(txn, "a")
-    with pytest.raises(NotFoundError):
-        things.table.query(txn, "a")
-    assert things.table.query(things.begin(1), "a").value == "one"
+    txn.delete("a")
+    assert txn.find("a") is None
+    assert things.value(things.begin(1), "a") == "one"
 
 
 def test_c08_t07_an_update_is_seen_if_it_committed_before_the_start(things: Things) -> None:
     things.insert("a", "one", 1)
     early = things.begin(1)
     things.update("a", "two", 2)
-    assert things.table.query(early, "a").value == "one"
-    assert things.table.query(things.begin(2), "a").value == "two"
+    assert things.value(early, "a") == "one"
+    assert things.value(things.begin(2), "a") == "two"
 
 
 def test_c08_an_uncommitted_update_is_seen_by_its_own_transaction_only(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.update(txn, "a", Thing("two"))
-    assert things.table.query(txn, "a").value == "two"
-    assert things.table.query(things.begin(1), "a").value == "one"
+    txn.update(table("a", "two"))
+    assert things.value(txn, "a") == "two"
+    assert things.value(things.begin(1), "a") == "one"
 
 
 def test_c08_reads_are_repeatable_whatever_commits_meanwhile(things: Things) -> None:
@@ -442,8 +434,8 @@ def test_c08_reads_are_repeatable_whatever_commits_meanwhile(things: Things) -> 
     things.update("a", "two", 2)
     things.delete("a", 3)
     things.insert("a", "three", 4)
-    assert things.table.query(txn, "a").value == "one"
-    assert [thing.value for thing in things.table.scan(txn)] == ["one"]
+    assert things.value(txn, "a") == "one"
+    assert [entry.layout for entry in txn.scan()] == ["one"]
 
 
 # -- C-09: prepare, commit, rollback -------------------------------------------------------------
@@ -472,10 +464,10 @@ def test_c09_prepare_fails_if_something_read_was_changed_by_a_later_commit(
     things.insert("a", "one", 1)
     txn = things.begin(1)
     if read is None:
-        things.table.scan(txn)
+        txn.scan()
     else:
-        things.table.find(txn, read)
-    things.table.insert(txn, "own", Thing("x"))
+        txn.find(read)
+    txn.insert(table("own", "x"))
     change(things)
     with pytest.raises(ConflictError, match="was read and has changed") as caught:
         txn.prepare()
@@ -485,19 +477,18 @@ def test_c09_prepare_fails_if_something_read_was_changed_by_a_later_commit(
 def test_c09_prepare_passes_if_only_other_rows_changed(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.query(txn, "a")
-    things.table.scan(txn, lambda key: key < "m")
+    txn.find("a")
     things.insert("z", "two", 2)
-    things.table.insert(txn, "b", Thing("x"))
+    txn.insert(table("b", "x"))
     things.commit(txn, 3)
     assert things.table.get("b", 3) is not None
 
 
 def test_c09_a_read_of_something_uncommitted_elsewhere_is_no_conflict(things: Things) -> None:
     other = things.begin(0)
-    things.table.insert(other, "a", Thing("one"))
+    other.insert(table("a", "one"))
     txn = things.begin(0)
-    assert things.table.find(txn, "a") is None
+    assert txn.find("a") is None
     txn.prepare()
     other.rollback()
     txn.prepare()
@@ -506,35 +497,38 @@ def test_c09_a_read_of_something_uncommitted_elsewhere_is_no_conflict(things: Th
 def test_c09_commit_stamps_every_node_and_returns_the_finished_values(things: Things) -> None:
     things.insert("a", "one", 1)
     txn = things.begin(1)
-    things.table.delete(txn, "a")
-    things.table.insert(txn, "b", Thing("two"))
+    txn.delete("a")
+    txn.insert(table("b", "two"))
     changed = things.commit(txn, 2)
-    assert changed == [Thing("one", 1, 2), Thing("two", 2, NEVER)]
-    assert things.table.get("a", 1) == Thing("one", 1, 2)
+    assert changed == [
+        table("a", "one").stamped(1, 2),
+        table("b", "two").stamped(2, NEVER),
+    ]
+    assert things.table.get("a", 1) == table("a", "one").stamped(1, 2)
 
 
 def test_c09_rollback_leaves_no_node_behind(things: Things) -> None:
     things.insert("a", "one", 1)
     things.insert("b", "one", 2)
     txn = things.begin(2)
-    things.table.delete(txn, "a")
-    things.table.insert(txn, "a", Thing("again"))
-    things.table.update(txn, "b", Thing("changed"))
-    things.table.insert(txn, "c", Thing("new"))
+    txn.delete("a")
+    txn.insert(table("a", "again"))
+    txn.update(table("b", "changed"))
+    txn.insert(table("c", "new"))
     txn.rollback()
     txn.rollback()
-    assert things.table.keys() == ["a", "b"]
+    assert things.table.name_keys() == ["a", "b"]
     assert [things.row(key).chain for key in "ab"] == [None, None]
     assert things.history("a", 3) == [None, "one", "one", "one"]
 
 
 def test_c09_insert_and_delete_in_one_transaction_leave_nothing(things: Things) -> None:
     txn = things.begin(0)
-    things.table.insert(txn, "a", Thing("one"))
-    things.table.update(txn, "a", Thing("two"))
-    things.table.delete(txn, "a")
+    txn.insert(table("a", "one"))
+    txn.update(table("a", "two"))
+    txn.delete("a")
     assert things.commit(txn, 1) == []
-    assert things.table.keys() == []
+    assert things.table.name_keys() == []
 
 
 # -- C-11: compaction ----------------------------------------------------------------------------
@@ -545,7 +539,7 @@ def test_c11_compaction_prunes_chains_to_what_the_floor_can_see(things: Things) 
     for ts in range(2, 7):
         things.update("a", f"at {ts}", ts)
     pending = things.begin(6)
-    things.table.update(pending, "a", Thing("pending"))
+    pending.update(table("a", "pending"))
     assert things.table.compact(4) == []
     assert [node.commit_ts for node in things.row("a").chain] == [5, 6, NEVER]
     assert things.history("a", 6)[4:] == ["at 4", "at 5", "at 6"]
@@ -558,67 +552,30 @@ def test_c11_compaction_hard_deletes_what_ended_at_or_before_the_floor(things: T
     things.delete("a", 2)
     things.insert("a", "two", 3)
     assert things.table.compact(1) == []
-    assert [thing.value for thing in things.table.compact(2)] == ["one"]
+    assert [entry.layout for entry in things.table.compact(2)] == ["one"]
     assert things.history("a", 3) == [None, None, None, "two"]
     things.delete("a", 4)
-    assert [thing.value for thing in things.table.compact(4)] == ["two"]
-    assert things.table.keys() == []
+    assert [entry.layout for entry in things.table.compact(4)] == ["two"]
+    assert things.table.name_keys() == []
 
 
-# -- C-02, C-03: the built-in tables -------------------------------------------------------------
-
-TABLE = TableEntry(
-    id=TableId(1),
-    name="m",
-    schema=SCHEMA,
-    layout="clustered",
-    options={},
-    next_column_id=ColumnId(3),
-)
-INDEX = IndexEntry(id=IndexId(1), table_id=TableId(1), index_type=0, columns=(ColumnId(1),))
-OBJECT = ObjectEntry(id=ObjectId(1), table_id=TableId(1), commit_ts_min=1, commit_ts_max=1)
-SAMPLES: dict[str, tuple[Any, Any, Any]] = {
-    "databases": (
-        "shop",
-        DatabaseEntry(id=DatabaseId(1), name="shop"),
-        DatabaseEntry(id=DatabaseId(1), name="Shop"),
-    ),
-    "tables": ("m", TABLE, replace(TABLE, layout="heap")),
-    "objects": ((1, 1), OBJECT, replace(OBJECT, level=2)),
-    "indexes": ((1, 1), INDEX, replace(INDEX, desc="by id")),
-}
+# -- C-02, C-03: the table of tables -------------------------------------------------------------
 
 
-def test_c02_the_built_in_tables_are_four_and_fixed() -> None:
-    builtin = Builtin()
-    assert set(Builtin.__slots__) == set(SAMPLES)
-    for name in SAMPLES:
-        with pytest.raises((AttributeError, TypeError)):
-            setattr(builtin, name, MetaTable("other"))
-        with pytest.raises((AttributeError, TypeError)):
-            delattr(builtin, name)
-    with pytest.raises((AttributeError, TypeError)):
-        builtin.users = MetaTable("user")  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_c03_each_built_in_table_can_insert_update_query_and_delete(name: str) -> None:
-    table: MetaTable[Any, Any] = getattr(Builtin(), name)
-    key, first, second = SAMPLES[name]
-    acts: list[Callable[[MetaTxn], Any]] = [
-        lambda txn: table.insert(txn, key, first),
-        lambda txn: table.update(txn, key, second),
-        lambda txn: table.delete(txn, key),
+def test_c03_a_table_is_inserted_updated_found_and_deleted(things: Things) -> None:
+    acts: list[Callable[[Changes], Any]] = [
+        lambda txn: txn.insert(table("M", "first")),
+        lambda txn: txn.update(table("m", "second")),
+        lambda txn: txn.delete("m"),
     ]
     for ts, act in enumerate(acts, start=1):
-        txn = MetaTxn(ts, ts - 1)
+        txn = things.begin(ts - 1)
         act(txn)
-        txn.prepare()
-        txn.commit(ts)
-    assert [table.get(key, ts) for ts in range(4)] == [
+        things.commit(txn, ts)
+    assert [things.table.get("m", ts) for ts in range(4)] == [
         None,
-        first.stamped(1, 3),
-        second.stamped(1, 3),
+        table("M", "first").stamped(1, 3),
+        table("m", "second").stamped(1, 3),
         None,
     ]
-    assert table.query(MetaTxn(9, 2), key) == second.stamped(1, 3)
+    assert things.begin(2).find("M") == table("m", "second").stamped(1, 3)
