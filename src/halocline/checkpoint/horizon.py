@@ -1,4 +1,4 @@
-"""The horizon: the oldest timestamp that somebody wants to keep readable, and who that is.
+"""The horizon: the oldest timestamp that must stay readable, and which holder asks for it.
 
     horizon = min( what was visible when retention began,
                    oldest open transaction here,  pins of other processes,  named snapshots )
@@ -21,7 +21,7 @@ from halocline.rows import EngineState
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who needs every snapshot from `ts` on, and what a report calls them."""
+    """A reader, a name or a setting that needs every snapshot from `ts` on, as reports call it."""
 
     ts: int
     reason: str
@@ -35,7 +35,7 @@ def find_holders(
     until_us: int,
     visible_ts: int,
 ) -> list[Holder]:
-    """All who hold the horizon; retention, which goes back to `until_us`, is always one."""
+    """All holders of the horizon; retention, which goes back to `until_us`, is always one."""
     kept = min(engine.times.at(until_us), visible_ts)
     holders = [Holder(kept, "younger than the retention time")]
     oldest = min(open_snapshots, default=NEVER)

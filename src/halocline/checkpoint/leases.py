@@ -1,4 +1,4 @@
-"""Leased pins: snapshots that somebody reads who has no process to hold a lock.
+"""Leased pins: snapshots that are read by something without a process to hold a lock.
 
     planner   begins at ts (a pin with a lock)  -->  writes the lease  -->  ends
     readers   open files of that snapshot, in other processes, for as long as the lease runs

@@ -1,4 +1,4 @@
-"""Upkeep: look at a database, do what is owed, look again; once, or for as long as somebody wants.
+"""Upkeep: look at a database, do what is owed, look again; once, or until it is stopped.
 
     health() --owed--> flush --> compact --> checkpoint --> gc --> health() --> rest --> ...
 
@@ -49,7 +49,7 @@ class Chore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What whoever watches is told."""
+    """A piece of news for the one who watches."""
 
     kind: Literal["began", "tasks", "done", "failed", "rest"]
     chore: Chore | None = None
@@ -130,7 +130,7 @@ class UpkeepReport:
 
 
 class StoppedError(UnavailableError):
-    """Somebody broke the work off."""
+    """The work was broken off on request."""
 
 
 def keep_up(

@@ -1,4 +1,4 @@
-"""`halocline serve`: own a database for other machines, until somebody says stop.
+"""`halocline serve`: own a database for other machines, until a signal ends it.
 
 Ctrl-C and SIGTERM end it alike: requests that have arrived are answered, then the database is
 closed.

@@ -92,7 +92,7 @@ class Mover:
         self.pressure = Pressure(core.engine, self._policy, budget_bytes, core.clock)
 
     def flush(self, states: Iterable[TableState]) -> Moved:
-        """Empty L0 of these tables; what commits meanwhile may stay.
+        """Empty L0 of these tables; rows that are committed meanwhile may stay.
 
         One that was dropped may be among them: older snapshots see it, and it holds back the log.
         """
@@ -176,7 +176,7 @@ class Mover:
         return Moved()
 
     def _slow_down(self, state: TableState) -> None:
-        """While memory is short, every commit to the table comes by and waits."""
+        """Makes every commit to the table wait while memory is short."""
         if self.pressure.over_bytes:
             state.owes = True
 
@@ -230,7 +230,7 @@ class Mover:
         pages: Sequence[FrozenPage],
         ended: tuple[int, int],
     ) -> list[ObjectFile]:
-        """The files of a plan; tombstones `ended` up to a commit_ts, but for those that no
+        """Writes the files of a plan; tombstones `ended` up to a commit_ts, but for those that no
         snapshot from the floor on needs."""
         schema, shelf = state.schema, state.shelf
         writer = JobWriter(

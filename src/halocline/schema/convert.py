@@ -46,7 +46,7 @@ class Column(Protocol):
 
 
 def refuse_spark(data: Any) -> None:
-    """A Spark DataFrame is not data yet: reading it is a job."""
+    """Refuses a Spark DataFrame, which is not data yet: reading it is a job."""
     if _comes_from("pyspark", data):
         raise UsageError(
             "this is a Spark DataFrame: load it with "
@@ -89,7 +89,7 @@ def _batches(reader: Any, name: str) -> Iterator[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, without the trace that Arrow adds to an error of somebody's Python code."""
+    """What is wrong, without the trace that Arrow adds to an error of the caller's code."""
     return str(error).partition(". Detail: Python exception")[0]
 
 
@@ -102,7 +102,7 @@ def is_rows(data: Any) -> bool:
 
 
 def read(data: Any) -> Any:
-    """All of it as one pa.Table, every chunk validated, the pandas index still in it."""
+    """Reads any input as one pa.Table, every chunk validated, the pandas index still in it."""
     try:
         table = _read(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -126,7 +126,7 @@ def _owned(table: Any) -> Any:
 
 
 def _comes_from(package: str, data: Any) -> bool:
-    """Told by its class: the engine runs where that package is not installed."""
+    """Is it an object of that package? Told by its class: the package may not be installed."""
     return any(cls.__module__.split(".")[0] == package for cls in type(data).__mro__)
 
 
@@ -169,7 +169,7 @@ def match(schema: Any, names: Names) -> dict[int, int]:
 
 
 def check_rows(data: Iterable[Any], check: Callable[[Any], Any]) -> list[Any]:
-    """Every row through a check; an error names the row."""
+    """Passes every row through a check; an error names the row."""
     checked: list[Any] = []
     for at, values in enumerate(data):
         try:

@@ -170,7 +170,7 @@ class Limit:
         return SchemaError(reason, column=self.names[0], row=row)
 
     def check_table(self, table: Any) -> None:
-        """Measure the keys of a canonical table, column-wise."""
+        """Measure the keys of a canonical table, column by column."""
         columns = [table.column(name) for name in self.names]
         texts = [c for c in columns if kind(c.type) in _TEXTS]
         composite = len(columns) > 1

@@ -20,7 +20,7 @@ LISTED_MAX: Final = 10
 
 
 def check_names(names: Sequence[Any]) -> None:
-    """The rules above, and how many columns there may be."""
+    """Checks names by the rules above, and how many there are."""
     if not names:
         raise SchemaError("a table needs at least one column")
     if len(names) > COLUMNS_MAX:
@@ -72,7 +72,7 @@ class Names:
         return at
 
     def spelled(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The same values under the names as the table spells them."""
+        """The values under the names as the table spells them."""
         if self.exact.keys() >= values.keys():
             return values
         return {self.names[at]: value for at, value in self.by_position(values).items()}

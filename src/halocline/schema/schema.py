@@ -134,7 +134,7 @@ class Schema:
         return compile_row(self.columns, self._checks, self._general_row, self._limit)
 
     def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
-        """The same checks for some columns only: position -> canonical value.
+        """Check some columns of a row: position -> canonical value.
 
         A key that is changed in part is too long only as a whole: see `check_key`.
         """
@@ -277,7 +277,7 @@ class Schema:
         return codec.encode(self._key_rows(keys))
 
     def decode_keys(self, data: Any) -> list[Any]:
-        """What `encode_keys` wrote; the same errors as `decode_rows`."""
+        """Read what `encode_keys` wrote; errors are those of `decode_rows`."""
         rows = self._decode_key_rows(data)
         return [row[0] for row in rows] if len(self.key_positions) == 1 else rows
 

@@ -54,7 +54,7 @@ _PANDAS_NULLS: Final = frozenset(["NAType", "NaTType"])
 
 
 class Unfit(Exception):
-    """A value that a type does not take. Whoever knows the column turns it into SchemaError."""
+    """A value that a type does not take. The caller, who knows the column, raises SchemaError."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -58,13 +58,13 @@ class Disk(Protocol):
         ...
 
     def create(self, path: str) -> File:
-        """A new, empty file, mode 0600. FileExistsError."""
+        """Make a new, empty file, mode 0600. FileExistsError."""
         ...
 
     def open(self, path: str, *, writable: bool) -> File: ...
 
     def mkdir(self, path: str) -> None:
-        """A new directory, mode 0700. FileExistsError."""
+        """Make a new directory, mode 0700. FileExistsError."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -127,10 +127,10 @@ class DurableFiles:
             self._write(path, data, disk.create(temporary))
 
     def write_new(self, path: str, data: Buffer) -> None:
-        """As `write`, but FileExistsError when the name is taken, or about to be, by any process.
+        """Writes a file whose name must be free; FileExistsError if any process has or takes it.
 
-        The temporary file is the claim: whoever could make it is the only one who can take the
-        name now, so the question whether somebody had taken it before has its answer then.
+        The temporary file is the claim: only the process that made it can take the name now, so
+        whether the name was taken before is known from then on.
         """
         disk = self._disk
         file = disk.create(check_path(path) + TEMPORARY)
@@ -202,7 +202,7 @@ class DurableFiles:
         return self._disk.is_locked(check_path(path))
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
-        """Made through `write`, so that nobody ever maps a file that is still too short."""
+        """Maps a file, made through `write` so that it never is too short."""
         check_path(path)
         if writable and not self._disk.exists(path):
             self.write(path, bytes(size))
@@ -224,7 +224,7 @@ class DurableFiles:
 
     @contextlib.contextmanager
     def _leave_nothing(self, path: str, file: File) -> Iterator[None]:
-        """On any error close and remove the file, then raise that error."""
+        """Closes and removes the file on any error, then raises that error."""
         try:
             yield
         except BaseException:

@@ -43,7 +43,7 @@ Identity: TypeAlias = tuple[int, int]
 
 
 class LockedError(UnavailableError):
-    """Somebody else has the lock; `holder` is what they wrote into it (empty: not yet known)."""
+    """Another process has the lock; `holder` is what it wrote there (empty: not yet known)."""
 
     def __init__(self, holder: bytes) -> None:
         self.holder = holder
@@ -75,7 +75,7 @@ class File(Protocol):
         ...
 
     def mapped(self, size: int) -> File:
-        """The same file, written through memory: no system call for a pwrite below `size`.
+        """This file, written through memory: no system call for a pwrite below `size`.
 
         This handle must not be used any more. For writers that sync now and then, not after every
         write (see docs/decisions/0002-async-log-through-memory.md).
@@ -97,7 +97,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file; no sync. Closing twice is harmless."""
+        """Close the file without a sync. Closing twice is harmless."""
         ...
 
 
@@ -163,7 +163,7 @@ class Files(Protocol):
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Does somebody hold that lock right now? Only a hint: it may change at once."""
+        """Is that lock held right now? Only a hint: it may change at once."""
         ...
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
@@ -190,7 +190,7 @@ def check_path(path: str) -> str:
 
 
 def check_directory(path: str) -> str:
-    """Like `check_path`; "" is the root."""
+    """The path itself, if it names a directory inside the root; "" is the root."""
     return path and check_path(path)
 
 

@@ -89,7 +89,7 @@ class Node:
         self.unsynced.clear()
 
     def fail_sync(self) -> None:
-        """Everything unsynced is now clean in memory and perhaps missing on the disk."""
+        """Marks everything unsynced as clean in memory, though it may be missing on the disk."""
         if not self.unsynced:
             return
         resized = [change for change in self.unsynced if change.data is None]
@@ -160,7 +160,7 @@ class Node:
         self.unsynced = self._clean(clean - dirty)
 
     def _clean(self, sectors: set[int]) -> list[Change]:
-        """Those sectors of the file as writes that no later sync will bring to the disk."""
+        """Sectors of the file as writes that no later sync will bring to the disk."""
         return [
             Change(at, bytes(self.data[at : at + SECTOR]), True)
             for at in sorted(sectors)
@@ -193,7 +193,7 @@ class Names:
         self.unsynced.append(change)
 
     def sync(self, directory: str) -> None:
-        """A rename from elsewhere drags along what happened there before it."""
+        """Makes the names of a directory durable, and what a rename there depends on elsewhere."""
         wanted = {directory}
         synced: list[NameChange] = []
         rest: list[NameChange] = []
@@ -224,7 +224,7 @@ class Names:
         return reachable(names)
 
     def copy(self, copied: Callable[[Node], Node]) -> Names:
-        """The same names over copies of the nodes."""
+        """A copy of the names, over copies of the nodes."""
 
         def over(names: dict[str, Node | None]) -> dict[str, Node | None]:
             return {path: node and copied(node) for path, node in names.items()}
@@ -239,7 +239,7 @@ class Names:
 
 
 def reachable(names: dict[str, Node | None]) -> dict[str, Node | None]:
-    """Without the names whose directory does not exist. In order of path."""
+    """The names whose directory exists, in order of path."""
     kept: dict[str, Node | None] = {}
     for path in sorted(names):
         directory = path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Objects: whole immutable files under a key, on this machine or far away.
+"""Objects: whole immutable files under a key, on this machine or in a remote store.
 
     objects/, checkpoint/ ---> Objects ---> LocalObjects     a folder of this machine
                                        |--> PyarrowObjects   S3, GCS, HDFS, ...
@@ -39,11 +39,11 @@ class Objects(Protocol):
     """A flat store of immutable objects."""
 
     def put(self, key: str, data: Buffer) -> None:
-        """Store the whole object; nobody ever sees a part of it."""
+        """Store the whole object; a part of it is never seen."""
         ...
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """As `put`, but FileExistsError when the key is taken. For writers that cannot agree."""
+        """Store an object whose key must be free; FileExistsError. For uncoordinated writers."""
         ...
 
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -60,7 +60,7 @@ class Objects(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """FileNotFoundError when it is not there."""
+        """Delete an object; FileNotFoundError when it is not there."""
         ...
 
 
@@ -187,7 +187,7 @@ class PyarrowObjects:
             self._fs.move(at + TEMPORARY, at)
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """Only what is there already is found: two that write at once are not told apart."""
+        """Stores an object whose key must be free; two writers at once are not told apart."""
         if self._fs.get_file_info(self._at(key)).type != fs.FileType.NotFound:
             raise _taken(key)
         self.put(key, data)

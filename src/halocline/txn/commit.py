@@ -16,7 +16,7 @@ Why it is right
   the long wait for the disk is outside it.
 - Nothing is encoded and no row of ours is visited under the lock unless others changed the table
   since our snapshot. A row that others updated in other columns, or an object that they brought,
-  sends us out of the lock for another round (rounds.py); after ROUNDS_MAX rounds the rest is done
+  sends us out of the lock for another round (check.py); after ROUNDS_MAX rounds the rest is done
   without leaving it.
 """
 
@@ -39,7 +39,7 @@ from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.schema.codec import encode as encode_rows
-from halocline.txn.blindrounds import ROUNDS_MAX
+from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.conflict import untouched
 from halocline.txn.endings import rewrite
 from halocline.txn.record import (
@@ -51,7 +51,6 @@ from halocline.txn.record import (
     patch_u64_be,
     prepare,
 )
-from halocline.txn.rounds import Checks, checks_of
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
 if TYPE_CHECKING:
@@ -253,7 +252,7 @@ class Committer:
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 
-    def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: Checks) -> bool:
+    def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: list[Check]) -> bool:
         """The last round; False when more has to be done outside. Caller holds the commit lock."""
         if txn.ddl is not None:
             txn.ddl.prepare()

@@ -73,7 +73,7 @@ class Sweep(NamedTuple):
     targets: Int64Array
     keys: Sequence[Any]
     mark: tuple[int, Tier]
-    """What the table looked like then: see rounds.py."""
+    """What the table looked like then: see check.py."""
 
 
 class Part:
