@@ -174,7 +174,7 @@ def upsert(
 def _parts(changes: TableChanges) -> ObjectParts:
     if changes.objects is None:
         changes.objects = ObjectParts(changes.home)
-    assert not changes, "the first change of its table"
+    assert not changes.objects, "the first objects of its table"
     return changes.objects
 
 
