@@ -41,7 +41,7 @@ from halocline.store.objects import Objects
 
 PLACE_ROWS: Final = 1 << 20
 """RowIDs of each place, which is also the most rows that a file of a task may have."""
-Encoded = tuple[bytes, ObjectStats]
+EncodedObject = tuple[bytes, ObjectStats]
 
 
 class JobWriter:
@@ -95,13 +95,13 @@ class JobWriter:
         edges = cuts(table.num_rows, self.options.object_rows)
         return [table.slice(start, stop - start) for start, stop in edges]
 
-    def encode_rows(self, table: pa.Table, *, order: Order = "key") -> Encoded:
+    def encode_rows(self, table: pa.Table, *, order: Order = "key") -> EncodedObject:
         return encode_data(table, self._schema, order=order, options=self.options)
 
-    def encode_tombstones(self, table: pa.Table) -> Encoded:
+    def encode_tombstones(self, table: pa.Table) -> EncodedObject:
         return encode_tombstones(table, self._schema, options=self.options)
 
-    def put(self, encoded: Encoded) -> ObjectFile:
+    def put(self, encoded: EncodedObject) -> ObjectFile:
         """Store a file at the next place; OSError when the store cannot take it."""
         data, stats = encoded
         place = self._take_place()

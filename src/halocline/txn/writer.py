@@ -26,7 +26,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import UnavailableError
 from halocline.objects import JobWriter
 from halocline.objects.columns import ROWID
-from halocline.objects.jobwriter import Encoded, tombstone_table, with_rowids
+from halocline.objects.jobwriter import EncodedObject, tombstone_table, with_rowids
 from halocline.objects.order import Int64Array, Ordered, cuts
 from halocline.rows.reshape import new_entry
 from halocline.txn.jobs import start_job
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from halocline.txn.commit import Committer
 
 THREADS: Final = 2
-Task = Callable[[], Encoded]
+Task = Callable[[], EncodedObject]
 
 
 class Writer:
@@ -54,7 +54,7 @@ class Writer:
         self.options = committer.engine.options
         self._committer = committer
         self._schema = changes.schema
-        self._window: deque[Future[Encoded]] = deque()
+        self._window: deque[Future[EncodedObject]] = deque()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
@@ -139,11 +139,11 @@ class Writer:
         if len(self._window) > self._threads:
             self._put(self._window.popleft().result())
 
-    def _put(self, encoded: Encoded) -> None:
+    def _put(self, encoded: EncodedObject) -> None:
         try:
             self.entries.append(new_entry(self._files.put(encoded)))
         except OSError as error:
             raise UnavailableError(f"an object cannot be written: {error}") from error
 
-    def _encode_rows(self, ordered: Ordered, start: int, stop: int, first: int) -> Encoded:
+    def _encode_rows(self, ordered: Ordered, start: int, stop: int, first: int) -> EncodedObject:
         return self._files.encode_rows(with_rowids(ordered.take(start, stop), first + start))
