@@ -149,7 +149,7 @@ class Reader:
         hidden: Sequence[str] = _HIDDEN,
         rows: Sequence[range] | None = None,
     ) -> Iterator[Any]:
-        """The same, a row group at a time."""
+        """Read rows a row group at a time."""
         wanted = _wanted(schema, columns, hidden)
         with self.tail(file) as tail:
             yield from self._groups(file, tail.directory, wanted, rows)
@@ -331,7 +331,7 @@ def _blocks_of(directory: Directory, group: int, rows: Sequence[range] | None) -
 
 
 def _cut(directory: Directory, table: Any, blocks: Sequence[int], rows: Sequence[range]) -> Any:
-    """Only these rows of a table that is made of these blocks."""
+    """Cuts these rows out of a table that is made of these blocks."""
     numbers = np.concatenate([directory.numbers(block) for block in blocks])
     starts = np.searchsorted(numbers, [part.start for part in rows])
     stops = np.searchsorted(numbers, [part.stop for part in rows])

@@ -145,7 +145,7 @@ def count(duck: Duck, state: TableState, ts: int) -> int:
 def pinned(
     reader: pa.RecordBatchReader, pin: Pin, schema: pa.Schema | None = None
 ) -> pa.RecordBatchReader:
-    """The same batches, cast to a schema, from a reader that holds a pin for as long as it can
+    """A reader that casts the batches to a schema, and holds a pin for as long as it can
     still be read."""
     fields = reader.schema if schema is None else schema
 
