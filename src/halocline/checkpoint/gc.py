@@ -32,7 +32,7 @@ from threading import Lock
 from halocline.catalog.entries import ObjectEntry
 from halocline.checkpoint.horizon import Holder, find_holders, horizon_of
 from halocline.checkpoint.leases import read_leases
-from halocline.checkpoint.pins import EVERYTHING, Pin, read_pins
+from halocline.checkpoint.pins import EVERYTHING, ProcessPin, read_pins
 from halocline.checkpoint.report import GcReport, Kept
 from halocline.checkpoint.staging import sweep_staged
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
@@ -200,11 +200,11 @@ class Collector:
         self._all_pinned = EVERYTHING in pins
         engine.bound = min([engine.floor, *list(self._core.pins.values()), *pins])
 
-    def _pins(self) -> list[Pin]:
+    def _pins(self) -> list[ProcessPin]:
         """Snapshots that others hold: with a lock, or with a lease."""
         return [*read_pins(self._files), *read_leases(self._files, self._core.clock)]
 
-    def _holders(self, pins: Sequence[Pin]) -> list[Holder]:
+    def _holders(self, pins: Sequence[ProcessPin]) -> list[Holder]:
         core = self._core
         return find_holders(
             core.engine,

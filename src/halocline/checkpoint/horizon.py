@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from halocline.checkpoint.pins import EVERYTHING, Pin
+from halocline.checkpoint.pins import EVERYTHING, ProcessPin
 from halocline.ids import NEVER
 from halocline.rows import EngineState
 
@@ -30,7 +30,7 @@ class Holder:
 def find_holders(
     engine: EngineState,
     open_snapshots: Iterable[int],
-    pins: Sequence[Pin],
+    pins: Sequence[ProcessPin],
     *,
     until_us: int,
     visible_ts: int,
@@ -50,7 +50,7 @@ def horizon_of(holders: Sequence[Holder]) -> int:
     return min(holder.ts for holder in holders)
 
 
-def _of_process(pin: Pin) -> str:
+def _of_process(pin: ProcessPin) -> str:
     if pin.ts != EVERYTHING:
         return f"pinned by process {pin.pid}" if pin.pid else "pinned by the lease of a Spark job"
     if pin.pid:

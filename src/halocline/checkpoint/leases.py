@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from halocline.checkpoint.pins import PINS_DIRECTORY, Pin
+from halocline.checkpoint.pins import PINS_DIRECTORY, ProcessPin
 from halocline.clock import Clock
 from halocline.errors import CorruptionError
 from halocline.store import Files
@@ -53,7 +53,7 @@ def write_lease(files: Files, clock: Clock, ts: int, seconds: float) -> str:
     return path
 
 
-def read_leases(files: Files, clock: Clock) -> list[Pin]:
+def read_leases(files: Files, clock: Clock) -> list[ProcessPin]:
     """The snapshots of leases that run; the files of others are removed."""
     found = []
     now_us = clock.wall_us()
@@ -62,7 +62,7 @@ def read_leases(files: Files, clock: Clock) -> list[Pin]:
             path = f"{PINS_DIRECTORY}/{name}"
             lease = _read(files, path)
             if lease is not None and lease.until_us > now_us:
-                found.append(Pin(0, lease.ts))
+                found.append(ProcessPin(0, lease.ts))
             else:
                 with suppress(OSError):
                     files.remove(path)

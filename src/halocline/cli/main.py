@@ -30,12 +30,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Place = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the database.")]
+DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the database.")]
 
 
 @app.command()
 def maintain(
-    path: Place,
+    path: DatabasePath,
     once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
     interval: Annotated[str, typer.Option(help="Rest between two rounds: 30s, 5m, 1h.")] = "1m",
     no_spark: Annotated[
@@ -70,7 +70,7 @@ def maintain(
 
 @app.command()
 def serve(
-    path: Place,
+    path: DatabasePath,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes one that is free.")] = 7400,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file: certificate.")] = None,
@@ -109,14 +109,14 @@ def serve(
 
 
 @app.command()
-def health(path: Place) -> None:
+def health(path: DatabasePath) -> None:
     """Show rows and bytes per tier, the shape of all tables, and what maintenance is owed."""
     with told(), hc.open(path, read_only=True) as db:
         typer.echo(str(db.health()))
 
 
 @app.command()
-def check(path: Place) -> None:
+def check(path: DatabasePath) -> None:
     """Verify every file of the database; ends with 1 when something is wrong."""
     with told(), hc.open(path, read_only=True) as db:
         problems = db.check()
@@ -131,7 +131,7 @@ def check(path: Place) -> None:
     epilog="Example: halocline log shop --from 1200 --json | jq 'select(.end)'",
 )
 def log(
-    path: Place,
+    path: DatabasePath,
     start: Annotated[int, typer.Option("--from", min=0, help="The first entry to print.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object in a line.")] = False,
 ) -> None:
@@ -147,7 +147,7 @@ def log(
 
 
 @app.command()
-def tables(path: Place) -> None:
+def tables(path: DatabasePath) -> None:
     """List the tables: rows, primary key, columns."""
     from rich.console import Console
     from rich.table import Table

@@ -188,7 +188,7 @@ class RemoteDdl(CatalogTxn):
         """A new table, visible here at once."""
         request = wire.CreateTable(self.number, name, schema.to_wire(), layout)
         table_id: int = self._remote.link.ask(request, int)
-        node = nodes.CreateTable(
+        node = nodes.CreateTableNode(
             table_id=table_id,
             name=name,
             schema=request.schema,

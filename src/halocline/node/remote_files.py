@@ -37,7 +37,7 @@ from halocline.node.wire import (
     Request,
 )
 from halocline.store import PyarrowObjects
-from halocline.store.files import Buffer, Names
+from halocline.store.files import Buffer, PathList
 
 Ask = Callable[[Request, Any], Any]
 PREFIX: Final = "halocline-cache-"
@@ -80,7 +80,7 @@ class RemoteFiles:
     def read(self, path: str) -> bytes:
         return self.open_read(path).pread(READ_BYTES_MAX, 0)
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         found: list[str] = self._ask(ListLog(), list[str])
         return sorted(found) if directory == "log" else []
 
@@ -175,7 +175,7 @@ class RemoteObjects:
         """Names are given out by jobs, and nobody else has those of ours."""
         self.put(key, data)
 
-    def list(self, folder: str = "", *, temporary: bool = False) -> Names:
+    def list(self, folder: str = "", *, temporary: bool = False) -> PathList:
         """Only the owner knows."""
         return []
 

@@ -91,7 +91,7 @@ class Duck:
     def stream(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.RecordBatchReader:
-        """Run a query batch by batch; the cursor lives until the reader is done or dropped."""
+        """Run one SELECT batch by batch; the cursor lives until the reader is done or dropped."""
         cursor, loan = self._cursor()
         try:
             with self._errors(tables), stoppable(cursor):
@@ -238,8 +238,8 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def as_schema(rows: Rows, schema: pa.Schema) -> Rows:
-    """Gives rows the exact types of a schema, from which DuckDB's differ in names and
-    nullability inside lists and structs. Nothing is copied."""
+    """Give rows the exact types of a schema, of which DuckDB's differ in names and nullability
+    inside lists and structs. Nothing is copied."""
     if rows.schema == schema and not _is_nested(schema):
         return rows
     columns = [_viewed(rows.column(at), field.type) for at, field in enumerate(schema)]

@@ -53,7 +53,7 @@ def ended_rowids(
 
 
 def in_objects(state: TableState, tier: Tier, ts: int, low: int, high: int) -> list[Int64Array]:
-    """RowIDs that ended by tombstone objects alone: sorted arrays, which may overlap."""
+    """RowIDs that tombstone objects alone say had ended: sorted arrays, which may overlap."""
     found = []
     for entry in tier.tombstones:
         stats = entry.stats

@@ -95,7 +95,7 @@ def bounds_of(node: Node, schema: Schema) -> KeyBounds:
 
 
 def byte_range(bounds: KeyBounds, schema: Schema) -> tuple[bytes, bytes | None]:
-    """The range in key bytes, low <= key < high; None for no upper end."""
+    """Bounds as key bytes, low <= key < high; None for no upper end."""
     types = [schema.columns[at].type for at in schema.key_positions]
     high = bounds.high
     return (

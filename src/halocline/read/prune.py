@@ -131,7 +131,7 @@ def compile_where(
 
 
 def compile_tree(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schema) -> Predicate:
-    """Compile the conjuncts of a statement that is parsed already."""
+    """Understand the conjuncts of a statement that is parsed already."""
     return _compile(read_conjuncts(parts, params, schema), schema)
 
 

@@ -145,8 +145,8 @@ def count(duck: Duck, state: TableState, ts: int) -> int:
 def pinned(
     reader: pa.RecordBatchReader, pin: Pin, schema: pa.Schema | None = None
 ) -> pa.RecordBatchReader:
-    """A reader that casts the batches to a schema, and holds a pin for as long as it can
-    still be read."""
+    """Cast the batches of a reader to a schema, and hold a pin for as long as it can still be
+    read."""
     fields = reader.schema if schema is None else schema
 
     def batches() -> Iterator[pa.RecordBatch]:

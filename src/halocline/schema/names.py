@@ -46,7 +46,7 @@ def _check_name(name: Any) -> None:
         raise SchemaError(f"a column name has at most {NAME_BYTES_MAX} bytes", column=name)
 
 
-class Names:
+class ColumnNames:
     """The names of one table's columns, in order."""
 
     __slots__ = ("_folded", "exact", "names")

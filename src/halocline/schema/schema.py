@@ -40,10 +40,10 @@ from halocline.schema.compiled import (
     compile_row,
 )
 from halocline.schema.define import read_definition, read_key, read_stored
-from halocline.schema.names import Names
+from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
 from halocline.schema.types import INT_BITS, kind
-from halocline.schema.values import Check, show
+from halocline.schema.values import CheckValue, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Schema:
         return tuple(at for at, t in enumerate(self._types) if kind(t) in ("list", "struct"))
 
     def position(self, name: str) -> int:
-        """The place of a column in a row, by its name in any case."""
+        """The position of a column in a row, by its name in any case."""
         return self._names.position(name)
 
     def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
@@ -321,19 +321,19 @@ class Schema:
         return codec.compile_decode(list(self.key_fields))
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.names)
+    def _names(self) -> ColumnNames:
+        return ColumnNames(self.names)
 
     @cached_property
     def _required(self) -> frozenset[str]:
         return frozenset(column.name for column in self.columns if not column.nullable)
 
     @cached_property
-    def _checks(self) -> tuple[Check, ...]:
+    def _checks(self) -> tuple[CheckValue, ...]:
         return column_checks(self.columns, frozenset(self.key_positions))
 
     @cached_property
-    def _fast_checks(self) -> tuple[Check, ...]:
+    def _fast_checks(self) -> tuple[CheckValue, ...]:
         return compile_checks(self.columns, self._checks)
 
     @cached_property

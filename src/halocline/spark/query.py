@@ -108,7 +108,7 @@ def _activate(found: SparkSession) -> None:
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows under the names and types of the local engine."""
+    """Give rows the names and types of the local engine."""
     try:
         columns = [
             column.cast(field.type) for column, field in zip(table.columns, schema, strict=True)

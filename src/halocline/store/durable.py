@@ -41,7 +41,7 @@ from halocline.store.files import (
     Identity,
     Lock,
     Mapped,
-    Names,
+    PathList,
     check_directory,
     check_path,
     parent,
@@ -77,7 +77,7 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, path: str) -> Names: ...
+    def list(self, path: str) -> PathList: ...
 
     def lock(self, path: str, holder: bytes) -> Lock: ...
 
@@ -160,7 +160,7 @@ class DurableFiles:
     def exists(self, path: str) -> bool:
         return self._disk.exists(check_path(path))
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         names = self._disk.list(check_directory(directory))
         return sorted(name for name in names if not name.endswith(TEMPORARY))
 

@@ -29,7 +29,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Mapped: TypeAlias = mmap.mmap | bytearray
 """Memory shared by all who map one file; use it through `struct.pack_into` and `unpack_from`."""
 
-Names: TypeAlias = list[str]
+PathList: TypeAlias = list[str]
 
 TEMPORARY: Final = ".tmp"
 """Ending of a file that is being written; a crash may leave one behind. Never listed."""
@@ -138,7 +138,7 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         """Names in a directory, sorted; none when it is missing."""
         ...
 

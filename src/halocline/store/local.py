@@ -49,8 +49,8 @@ from halocline.store.files import (
     LockedError,
     Mapped,
     MovedError,
-    Names,
     NotAFileError,
+    PathList,
     parent,
 )
 
@@ -302,7 +302,7 @@ class LocalDisk:
             return False
         return True
 
-    def list(self, path: str) -> Names:
+    def list(self, path: str) -> PathList:
         self.check_root()
         try:
             with self._folder(path) as fd:

@@ -59,7 +59,7 @@ class Change(NamedTuple):
     clean: bool = False
 
 
-class Node:
+class FileNode:
     """The content of one file."""
 
     __slots__ = ("data", "disk", "holder", "shared", "unsynced")
@@ -96,9 +96,9 @@ class Node:
         sectors = {at for change in self.unsynced for at in _sectors(change)}
         self.unsynced = [*resized, *self._clean(sectors), Change(len(self.data), None)]
 
-    def copy(self) -> Node:
+    def copy(self) -> FileNode:
         """The node as a killed process leaves it: nothing lost, nothing more durable."""
-        node = Node()
+        node = FileNode()
         node.data = self.data.copy()
         node.disk = self.disk.copy()
         node.unsynced = self.unsynced.copy()
@@ -177,15 +177,15 @@ class NameChange(NamedTuple):
     parents: frozenset[str]
     removes: str | None
     adds: str | None
-    node: Node | None
+    node: FileNode | None
 
 
-class Names:
+class NameTable:
     """The names of a disk: as processes see them, and as synced."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Node | None] = {}
-        self.disk: dict[str, Node | None] = {}
+        self.seen: dict[str, FileNode | None] = {}
+        self.disk: dict[str, FileNode | None] = {}
         self.unsynced: list[NameChange] = []
 
     def change(self, change: NameChange) -> None:
@@ -207,7 +207,7 @@ class Names:
             _rename(self.disk, change)
         self.unsynced = rest[::-1]
 
-    def survive(self, draw: Draw) -> dict[str, Node | None]:
+    def survive(self, draw: Draw) -> dict[str, FileNode | None]:
         """Names that a power loss may leave: a prefix of each directory's changes."""
         counts: dict[str, int] = {}
         for change in self.unsynced:
@@ -223,13 +223,13 @@ class Names:
                 _rename(names, change)
         return reachable(names)
 
-    def copy(self, copied: Callable[[Node], Node]) -> Names:
+    def copy(self, copied: Callable[[FileNode], FileNode]) -> NameTable:
         """A copy of the names, over copies of the nodes."""
 
-        def over(names: dict[str, Node | None]) -> dict[str, Node | None]:
+        def over(names: dict[str, FileNode | None]) -> dict[str, FileNode | None]:
             return {path: node and copied(node) for path, node in names.items()}
 
-        names = Names()
+        names = NameTable()
         names.seen = over(self.seen)
         names.disk = over(self.disk)
         names.unsynced = [
@@ -238,9 +238,9 @@ class Names:
         return names
 
 
-def reachable(names: dict[str, Node | None]) -> dict[str, Node | None]:
+def reachable(names: dict[str, FileNode | None]) -> dict[str, FileNode | None]:
     """The names whose directory exists, in order of path."""
-    kept: dict[str, Node | None] = {}
+    kept: dict[str, FileNode | None] = {}
     for path in sorted(names):
         directory = path.rpartition("/")[0]
         if not directory or directory in kept:
@@ -248,7 +248,7 @@ def reachable(names: dict[str, Node | None]) -> dict[str, Node | None]:
     return kept
 
 
-def _rename(names: dict[str, Node | None], change: NameChange) -> None:
+def _rename(names: dict[str, FileNode | None], change: NameChange) -> None:
     if change.removes is not None:
         names.pop(change.removes, None)
     if change.adds is not None:

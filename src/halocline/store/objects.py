@@ -29,7 +29,7 @@ from pyarrow import fs
 
 from halocline.errors import UsageError
 from halocline.store.files import TEMPORARY, Buffer, check_directory, check_path, parent
-from halocline.store.files import Names as Keys
+from halocline.store.files import PathList as Keys
 from halocline.store.local import LocalFiles
 
 _ATOMIC_UPLOADS: Final = frozenset({"s3", "gcs", "abfs"})

@@ -393,7 +393,7 @@ class Workspace:
     def __init__(self) -> None:
         self.changes: dict[int, TableChanges] = {}
         self.by_name: dict[str, TableChanges] = {}
-        """The same by the names that the caller has used."""
+        """Changes by the names that the caller has used."""
         self.created: dict[int, TableState] = {}
         self.dropped: frozenset[int] = frozenset()
         self.ddl: CatalogTxn | None = None
