@@ -50,7 +50,7 @@ class Shelf:
 
     @classmethod
     def in_memory(cls) -> Shelf:
-        """For databases that live in memory, and for tests of single parts."""
+        """A shelf in memory, for databases that live there and for tests of single parts."""
         return cls(MemoryObjects(), memory_bytes=64 * MIB)
 
     def finder(self, schema: Schema) -> Finder:
