@@ -21,8 +21,8 @@
 Start with docs/formats/object.md, then write.py and read.py.
 """
 
+from halocline.objects.finder import Finder
 from halocline.objects.jobwriter import JobWriter, SharedJob
-from halocline.objects.point import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.shelf import Shelf

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from halocline.objects.point import Finder
+from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool, PoolStats
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile
@@ -52,7 +52,7 @@ class Shelf:
 
     @classmethod
     def in_memory(cls) -> Shelf:
-        """For databases that live in memory, and for tests of single parts."""
+        """A shelf in memory, for databases that live there and for tests of single parts."""
         return cls(MemoryObjects(), memory_bytes=64 * MIB)
 
     def finder(self, schema: Schema) -> Finder:

@@ -34,7 +34,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import CorruptionError, DuplicateKeyError
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.objects.order import Ordered, key_order, repeats
-from halocline.read.lookup import locate_many
+from halocline.read.locate import locate_many
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
