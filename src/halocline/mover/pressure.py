@@ -5,7 +5,7 @@
                                                     '--wakes--> mover --rows moved--> ease
 
 No commit pays per row. One that closes a page, or brings a batch, measures its table when it has
-been acknowledged; the mover looks by itself as well, ten times a second while rows are written, as a
+been acknowledged; the mover looks by itself as well, ten times a second while rows arrive, as a
 page of wide rows can be large. Only when memory is short do all commits to a table come here.
 
 The wait is outside every lock and has a bound: a moment that grows with the excess, and the time

@@ -82,7 +82,7 @@ class Reader:
         """Files whose content has been compared with these statistics (inspect.py)."""
         self._lock = Lock()
         self.vanished: Callable[[str], None] | None = None
-        """Called first when a file is missing: it raises if it knows a better reason than damage."""
+        """Called first when a file is missing: raises if it knows a better reason than damage."""
 
     def verify(self, file: ObjectFile, *, again: bool = False) -> None:
         """Compare the whole file with its digest, once in the life of this reader."""
