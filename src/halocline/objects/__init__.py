@@ -20,7 +20,7 @@
 Start with docs/formats/object.md, then write.py and read.py.
 """
 
-from halocline.objects.point import Finder
+from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.shelf import Shelf

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from halocline.objects.point import Finder
+from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool, PoolStats
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from halocline.objects.columns import ROWID
 from halocline.objects.order import Int64Array
-from halocline.rows.lookup import resident
 from halocline.rows.nodes import key_run
+from halocline.rows.resident import resident
 from halocline.txn.bulk import insert_new, order_of
 from halocline.txn.objectparts import file_of
 from halocline.txn.workspace import Part, TableChanges

@@ -31,11 +31,11 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.objects import ObjectFile
 from halocline.objects.columns import ROWID
 from halocline.objects.shelf import job_in, object_id, object_key
-from halocline.rows.lookup import resident, take
 from halocline.rows.members import is_among
 from halocline.rows.nodes import Delete, Node
 from halocline.rows.page import Int64Array, Mask, Row
 from halocline.rows.reshape import Reshape
+from halocline.rows.resident import resident, take
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tier import Tier

@@ -24,7 +24,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import DuplicateKeyError
 from halocline.objects.columns import ROWID
 from halocline.objects.order import Ordered, key_order, repeats
-from halocline.read.lookup import locate_many
+from halocline.read.locate import locate_many
 from halocline.rows.page import Int64Array
 from halocline.txn.blind import Blind
 from halocline.txn.bulk import SHOWN

@@ -42,7 +42,6 @@ from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
 from halocline.txn import write
 from halocline.txn.bulk import spill
-from halocline.txn.bykeys import delete_keys, key_table
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.reads import Reads
@@ -197,14 +196,14 @@ class Transaction:
         changes = self.changes_of(table)
         schema = _keyed(changes.state).schema
         if isinstance(keys, (list, tuple)):
-            given = key_table(schema, keys)
+            given = schema.key_table([schema.key(key) for key in keys])
         else:
             given = schema.table(keys, columns="given").select(list(schema.primary_key))
         if not self._may_write():
             return 0
         if self.reads is not None:
             self._note(changes.state, keys=schema.keys_of(given))
-        return delete_keys(self._core, changes, given, self.snapshot)
+        return write.delete_keys(self._core, changes, given, self.snapshot)
 
     def truncate(self, table: str) -> None:
         """Delete all rows, whoever wrote them: those that are there when this commits.

@@ -21,7 +21,7 @@ from halocline.ids import NEVER
 from halocline.objects import write_data, write_tombstones
 from halocline.objects.columns import tombstone_columns, tombstone_schema
 from halocline.objects.shelf import object_id, object_key
-from halocline.read.lookup import locate_many
+from halocline.read.locate import locate_many
 from halocline.rows.deletes import Tombstone
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState
