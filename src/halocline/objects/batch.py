@@ -77,13 +77,13 @@ class KeyBatch:
         return found
 
     def left(self, keys: Sequence[bytes]) -> Int64Array:
-        """For each of these keys: how many of the batch are below it."""
+        """How many keys of the batch are below each of these keys."""
         if self.ints is not None:
             return np.searchsorted(self.ints, _to_ints(keys), "left")
         return np.array([bisect_left(self.keys, key) for key in keys], np.int64)
 
     def right(self, keys: Sequence[bytes]) -> Int64Array:
-        """For each of these keys: how many of the batch are not above it."""
+        """How many keys of the batch are at or below each of these keys."""
         if self.ints is not None:
             return np.searchsorted(self.ints, _to_ints(keys), "right")
         return np.array([bisect_right(self.keys, key) for key in keys], np.int64)

@@ -3,8 +3,8 @@
     canonical table --key_order--> None when it is sorted already, else the order of its rows
                                    in key order --Ordered--> rows, an object at a time
 
-Most bulk input arrives sorted, and finding that out takes a millisecond per million rows. A table
-that is not is never copied as a whole: whoever writes it takes the rows of one object after the
+Most bulk input arrives sorted, and finding that out takes a millisecond per million rows. An
+unsorted table is never copied as a whole: its writer takes the rows of one object after the
 other, in threads if it likes.
 
 `repeats` finds keys that stand twice in a sorted table, for they are neighbours.

@@ -2,9 +2,9 @@
 
     write.py --ObjectStats--> catalog entry --ObjectFile--> read.py, point.py
 
-Two digests (xxh3-128): one over the whole file, for whoever reads it whole (DuckDB, checks, jobs
+Two digests (xxh3-128): one over the whole file, for readers of all of it (DuckDB, checks, jobs
 that rewrite rows); one over its tail, which is bloom filters, page index, block directory and
-footer, for whoever reads single blocks. The tail in turn holds a digest of every page.
+footer, for readers of single blocks. The tail in turn holds a digest of every page.
 
 Ranges are closed. Keys are order-preserving bytes (schema/keys.py); an object of a table without a
 primary key has empty ones. An object that was written before its commit has no range of commit
@@ -107,6 +107,16 @@ class ObjectFile:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", (self.key, self.stats.digest))
+
+    def to_wire(self) -> list[Any]:
+        """Plain values, for msgpack."""
+        return [self.key, self.commit_ts, self.stats.to_wire()]
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> ObjectFile:
+        """What `to_wire` wrote; ValueError for statistics that make no sense."""
+        key, commit_ts, stats = wire
+        return cls(key, ObjectStats.from_wire(stats), commit_ts)
 
     @property
     def path(self) -> str:

@@ -73,7 +73,7 @@ class Zonemap:
 
 
 def zonemap(column: Any, bounds: tuple[Any, Any] | None = None) -> Zonemap:
-    """Of a canonical column, an array or chunked array. 1 M rows: ints 0.4 ms, strings 12 ms.
+    """The zonemap of a canonical column or array. 1 M rows: ints 0.4 ms, strings 12 ms.
 
     `bounds`: lowest and highest value, for a caller who knows them already.
     """
