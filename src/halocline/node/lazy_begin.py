@@ -56,10 +56,8 @@ class LazyTransaction(Transaction):
     """The newest commit that was folded when the key was looked for."""
 
     def __init__(self, core: Core, position: Published, replica: Replica) -> None:
-        # Not that of a transaction with a pin.
-        self._core, self._ahead = core, position
-        self._replica = replica
-        self.snapshot = max(core.newest_ts(), position.visible_ts)
+        super().__init__(core, max(core.newest_ts(), position.visible_ts), pinned=False)
+        self._ahead, self._replica = position, replica
 
     def insert(self, table: str, rows: Any) -> int:
         if self._ahead is not None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from halocline.catalog import CatalogTxn, TableEntry, nodes
+from halocline.catalog import TableEntry, nodes
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
@@ -119,7 +119,7 @@ class RemoteCommitter(Committer):
         """The owner forgets it."""
         self.link.ask(wire.EndJob(job.job_id), None)
 
-    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+    def begin_ddl(self, snapshot: int) -> RemoteDdl:
         """The catalog's part of a transaction: it lives at the owner."""
         while self.lapsed:
             self.link.ask(wire.EndDdl(self.lapsed.popleft()), None)
@@ -131,11 +131,10 @@ class RemoteCommitter(Committer):
             raise UsageError("the database is closed")
 
 
-class RemoteDdl(CatalogTxn):
+class RemoteDdl:
     """A catalog transaction at the owner, so that conflicts over names surface at once."""
 
     def __init__(self, remote: RemoteCommitter, snapshot: int) -> None:
-        # Not that of CatalogTxn: nothing of it is here.
         self._remote = remote
         self._snapshot = snapshot
         self._made: dict[int, TableEntry] = {}

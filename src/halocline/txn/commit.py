@@ -122,7 +122,7 @@ class Committer:
         return commit_ts
 
     def _prepare(self, txn_id: int, txn: Workspace, tables: dict[int, TableChanges]) -> Prepared:
-        ddl = txn.ddl.nodes() if txn.ddl is not None else ()
+        ddl = txn.own_ddl.nodes() if txn.own_ddl is not None else ()
         reshapes = []
         for changes in tables.values():
             if changes.objects:
@@ -254,8 +254,8 @@ class Committer:
 
     def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: list[Check]) -> bool:
         """The last round; False when more has to be done outside. Caller holds the commit lock."""
-        if txn.ddl is not None:
-            txn.ddl.prepare()
+        if txn.own_ddl is not None:
+            txn.own_ddl.prepare()
         self._check_jobs(tables)
         if self.engine.last_ts <= txn.snapshot:
             return True
@@ -311,8 +311,8 @@ class Committer:
                 node.first_rowid = state.next_rowid
                 patch_u64(payload, at, state.next_rowid)
                 state.next_rowid += node.count
-            if txn is not None and txn.ddl is not None:
-                self._define(txn, txn.ddl, commit_ts)
+            if txn is not None and txn.own_ddl is not None:
+                self._define(txn, txn.own_ddl, commit_ts)
             token = None if txn is None else txn.token
             info = Info(commit_ts=commit_ts, wall_us=wall_us, epoch=log.epoch, token=token)
             engine.fold(info, prepared.nodes, prepared.reshapes)

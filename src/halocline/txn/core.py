@@ -12,7 +12,7 @@ from itertools import count
 from threading import Lock
 from weakref import WeakSet
 
-from halocline.catalog import Catalog, CatalogTxn, TableEntry
+from halocline.catalog import Catalog, TableDdl, TableEntry
 from halocline.clock import Clock
 from halocline.errors import (
     ConflictError,
@@ -163,7 +163,7 @@ class Core:
         if snapshot > self.engine.last_ts:  # folded; visible here perhaps a moment later
             raise UsageError(f"snapshot {snapshot} lies in the future")
 
-    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+    def begin_ddl(self, snapshot: int) -> TableDdl:
         """The catalog's part of a transaction."""
         if self.committer is not None and self.committer.distant is not None:
             return self.committer.distant.begin_ddl(snapshot)

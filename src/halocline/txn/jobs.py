@@ -25,7 +25,7 @@ from halocline.rows.system import JobNode, encode_system
 from halocline.txn.record import prepare
 
 if TYPE_CHECKING:
-    from halocline.catalog import CatalogTxn
+    from halocline.catalog import TableDdl
     from halocline.txn.commit import Committer
     from halocline.txn.workspace import TableChanges
 
@@ -37,7 +37,7 @@ class Distant(Protocol):
         self, state: TableState | None, *, rows: int, lease_us: int, job_id: int
     ) -> JobNode: ...
     def end_job(self, job: JobNode) -> None: ...
-    def begin_ddl(self, snapshot: int) -> CatalogTxn: ...
+    def begin_ddl(self, snapshot: int) -> TableDdl: ...
 
 
 def start_job(
