@@ -24,14 +24,12 @@ from halocline.errors import UsageError
 from halocline.mover import Moved
 from halocline.node import Link, ServerLink
 from halocline.node.lazy_begin import LazyTransaction, move_on
-from halocline.node.remote_committer import RemoteCommitter
+from halocline.node.remote_committer import AnyLink, RemoteCommitter
 from halocline.node.remote_files import RemoteObjects, RemotePin
 from halocline.node.replica import Replica
 from halocline.node.streams import Stream
 from halocline.node.wire import Command, Subscribe, WaitVisible
 from halocline.txn import Core, Transaction
-
-AnyLink = Link | ServerLink
 
 
 class ComputeNode:

@@ -52,8 +52,8 @@ from halocline.log import read_log
 from halocline.mover import Moved
 from halocline.node import Link, Local, NobodyError, Server, ServerLink
 from halocline.node.faults import SchemaOf
-from halocline.node.owner import Maintains
 from halocline.node.remote_files import RemoteFiles, RemoteObjects
+from halocline.node.served import Maintains
 from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
 from halocline.node.wire import Subscribe

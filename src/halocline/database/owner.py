@@ -161,7 +161,7 @@ class Owner:
     def leave(self) -> None:
         self.maintenance.rest()
         if self.log.failed is None:
-            self.core.writing.close_epoch()
+            self.core.own.close_epoch()
         self.let_go()
 
     def let_go(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from halocline.clock import Clock
-from halocline.node.owner import Maintains
+from halocline.node.served import Maintains
 from halocline.node.streams import Stream
 from halocline.node.wire import Subscribe
 from halocline.objects import Shelf

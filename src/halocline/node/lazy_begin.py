@@ -43,7 +43,8 @@ from halocline.errors import (
 from halocline.log.published import Published
 from halocline.node.replica import Replica
 from halocline.read.point import find
-from halocline.txn import Committer, Core, Transaction
+from halocline.txn import Core, Transaction
+from halocline.txn.commits import Commits
 from halocline.txn.workspace import Single
 
 
@@ -172,7 +173,7 @@ class LazyTransaction(Transaction):
         except SnapshotExpiredError as error:
             raise _too_late() from error
 
-    def _commit_ahead(self, committer: Committer, single: Single) -> bool:
+    def _commit_ahead(self, committer: Commits, single: Single) -> bool:
         """Commit one row, and once more from a newer snapshot if the owner wants that."""
         try:
             self._core.check_open()

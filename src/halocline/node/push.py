@@ -29,7 +29,7 @@ from halocline.errors import NotFoundError, SnapshotExpiredError, UnavailableErr
 from halocline.log import COMMITS, Follower, LogGone, Place, transactions
 from halocline.log.replay import Parts, Record
 from halocline.node.logtail import messages_of
-from halocline.node.owner import Owner
+from halocline.node.served import Served
 from halocline.node.wire import FRAME_BYTES_MAX, Pushed, Subscribe
 from halocline.rows.several import each
 from halocline.rows.state import TableState
@@ -56,7 +56,7 @@ _EVERYBODY: Final = 1 << 64
 class Hub:
     """The subscriptions of one door to a database. Thread-safe."""
 
-    def __init__(self, owner: Callable[[], Owner | None]) -> None:
+    def __init__(self, owner: Callable[[], Served | None]) -> None:
         self.owner = owner
         self.encoded = Encoded()
         self.reading = BoundedSemaphore(READING_MAX)
@@ -99,10 +99,10 @@ class Hub:
 class Feed:
     """What one subscriber gets. For one thread, but for `stop`."""
 
-    def __init__(self, hub: Hub, owner: Owner, request: Subscribe) -> None:
+    def __init__(self, hub: Hub, owner: Served, request: Subscribe) -> None:
         core = owner.core
         self._hub = hub
-        self._log = core.writing.log
+        self._log = core.own.log
         self._database = self._log.uuid.hex()
         self._clock = SystemClock()
         self._table = request.table
@@ -261,7 +261,7 @@ def _table_id(core: Core, table: str) -> int:
 
 def _start(core: Core, since: int | None) -> tuple[Place, int]:
     """A place that has every commit after the timestamp behind it; None: after all until now."""
-    committer = core.writing
+    committer = core.own
     log = committer.log
     if since is None:
         with committer.lock:

@@ -1,4 +1,4 @@
-"""Remote committer: the committer of a compute node. It looks like an owner's, and asks the owner.
+"""Remote committer: commits the transactions of a compute node by asking the owner.
 
     Transaction --commit--> RemoteCommitter --Commit--> owner: check, timestamp, log, fold, sync
                               ^                   |
@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from halocline.catalog import TableEntry, nodes
-from halocline.errors import ConflictError, HaloclineError, UsageError
+from halocline.errors import ConflictError, HaloclineError
 from halocline.log import DML_A, DML_U
 from halocline.node import wire
 from halocline.node.link import Link
@@ -30,7 +30,6 @@ from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
-from halocline.txn import Committer
 from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.workspace import Single, Workspace
@@ -39,16 +38,14 @@ AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
 
 
-class RemoteCommitter(Committer):
+class RemoteCommitter:
     """Commits through the owner. Thread-safe, as the owner is."""
 
     def __init__(self, engine: EngineState, link: AnyLink) -> None:
-        # Not that of Committer: there is no lock here, no sequence, and no log to write.
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""
         self.link = link
-        self.distant = self
-        self.forgotten = []
+        self.forgotten: list[JobNode] = []
         self.nascent: dict[int, int] = {}
         """Tables that open transactions have created -> the number of the catalog transaction."""
         self.lapsed: deque[int] = deque()
@@ -90,7 +87,7 @@ class RemoteCommitter(Committer):
         return answer.commit_ts
 
     def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
-        """The same for a transaction of one row."""
+        """Send one row."""
         state, _, row, target, changed = single
         if target:
             ids = state.schema.ids_of(changed)
@@ -106,7 +103,7 @@ class RemoteCommitter(Committer):
         """The reader tidies up what it has folded."""
 
     def start_job(
-        self, state: TableState | None, *, rows: int, lease_us: int, job_id: int
+        self, state: TableState | None, *, rows: int = 0, lease_us: int = 0, job_id: int = 0
     ) -> JobNode:
         """The owner logs it."""
         assert state is not None, "only the owner has jobs of the whole database"
@@ -124,11 +121,6 @@ class RemoteCommitter(Committer):
         while self.lapsed:
             self.link.ask(wire.EndDdl(self.lapsed.popleft()), None)
         return RemoteDdl(self, snapshot)
-
-    def check_running(self) -> None:
-        """UsageError when nothing commits any more."""
-        if self.link.closed:
-            raise UsageError("the database is closed")
 
 
 class RemoteDdl:

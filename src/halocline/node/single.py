@@ -37,7 +37,7 @@ def log_row(core: Core, commit: Commit) -> Stamped:
     core.pins[id(pin)] = commit.snapshot
     try:
         core.check_writable(commit.snapshot, (state.table_id,))
-        return core.writing.commit_single(commit.snapshot, single, False), state
+        return core.own.commit_single(commit.snapshot, single, False), state
     finally:
         core.pins.pop(id(pin), None)
 
@@ -57,7 +57,7 @@ def log_rows(core: Core, commits: Sequence[Commit]) -> list[Outcome]:
             snapshots = [commits[place].snapshot for place in places]
             outcomes: Sequence[Outcome]
             try:
-                stamps = commit_inserts(core.writing, state, snapshots, rows)
+                stamps = commit_inserts(core.own, state, snapshots, rows)
                 outcomes = [(commit_ts, state) if commit_ts else None for commit_ts in stamps]
             except Exception as error:  # noqa: BLE001 those of other tables may have been logged
                 outcomes = [error] * len(places)

@@ -25,13 +25,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
-from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
+from halocline.log import AC, DML_A, DML_U, EPOCH, JOB, Log, encode_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
 from halocline.rows.engine import EngineState
 from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
@@ -53,17 +52,11 @@ from halocline.txn.record import (
 )
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
-if TYPE_CHECKING:
-    from halocline.txn.jobs import Distant
-
 GROUP_COMMIT, GROUP_SYSTEM = 1, 3
 
 
 class Committer:
     """The one place where commit timestamps are given out."""
-
-    distant: Distant | None = None
-    """Set where that place is in another process (node/remote_committer.py)."""
 
     def __init__(self, engine: EngineState, log: Log, clock: Clock) -> None:
         self.engine = engine
@@ -383,3 +376,47 @@ class Committer:
             if self.log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
         return commit_ts
+
+    # Jobs and definitions.
+
+    def start_job(
+        self, state: TableState | None, *, rows: int = 0, lease_us: int = 0, job_id: int = 0
+    ) -> JobNode:
+        """Log a job and the RowIDs it may use; durable when this returns.
+
+        The table may be one that an open transaction is only about to create. None: the job is
+        about the whole database, as a checkpoint's is; its table id is 0. `job_id` is that of a
+        live job which goes on and needs further RowIDs.
+        """
+        engine = self.engine
+        with self.lock:
+            self.check_running()
+            first = state.next_rowid if state is not None and rows else 0
+            self.promise_rowids(first + rows)
+            job = JobNode(
+                job_id=job_id or engine.last_job_id + 1,
+                table_id=0 if state is None else state.table_id,
+                first_rowid=first,
+                rows=rows,
+                lease_us=lease_us,
+            )
+            order = self.append_system(JOB, encode_system(job))
+            engine.start_job(job)
+            if state is not None:
+                state.skip_to(first + rows)
+        self.log.sync(order)
+        return job
+
+    def end_job(self, job: JobNode) -> None:
+        """Give a job up: whatever it wrote may be removed."""
+        with self.lock:
+            if job.job_id not in self.engine.jobs or self.stopped:
+                return
+            ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
+            order = self.append_system(JOB, encode_system(ended), last=True)
+            self.engine.start_job(ended)
+        self.log.wait(order)
+
+    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+        """Open the catalog's part of a transaction."""
+        return self.engine.catalog.begin(snapshot)

@@ -11,7 +11,7 @@ import pytest
 import halocline as hc
 from halocline.objects.shelf import object_id, object_key
 from halocline.rows.reshape import Reshape
-from halocline.txn.jobs import commit_reshapes, end_job
+from halocline.txn.jobs import commit_reshapes
 from tests.roles import maintenance_of
 from tests.unit.checkpoint.rig import HOUR, World, rows, seen
 from tests.unit.read.moving import TINY, bulk_insert, committer_of, flush, let_go, merge, move
@@ -205,7 +205,7 @@ def test_files_of_a_live_job_stay_and_those_of_a_dead_one_go() -> None:
     report = world.db.gc()
     assert report.files == 0
     assert any("their jobs are running" in one.reason and "5" in one.what for one in report.kept)
-    end_job(committer_of(world.db), dead)
+    committer_of(world.db).end_job(dead)
     report = world.db.gc()
     assert report.files == 3
     assert report.bytes_freed == 3 * len(b"half done")
@@ -312,7 +312,7 @@ def test_files_that_checkpoints_refer_to_are_kept() -> None:
     (key,) = world.stored()
     engine = world.db.core.engine
     engine.kept_files = {key}
-    end_job(committer_of(world.db), job)
+    committer_of(world.db).end_job(job)
     assert world.db.gc().files == 0
     engine.kept_files = set()
     assert world.db.gc().files == 1

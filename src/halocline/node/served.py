@@ -1,4 +1,4 @@
-"""Owner: a database that is open for writing, as far as other processes need it."""
+"""Served: a database that is open for writing, as far as other processes need it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Maintains(Protocol):
     def drop_snapshot(self, name: str) -> None: ...
 
 
-class Owner(Protocol):
+class Served(Protocol):
     """What requests are answered with."""
 
     @property
