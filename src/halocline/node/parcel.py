@@ -35,8 +35,7 @@ from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
-from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
-from halocline.rows.onerow import read_row
+from halocline.rows.nodes import HEAD, Append, Delete, Node, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
@@ -133,17 +132,10 @@ def unpack(
     return [*changes, *(reads or ())]
 
 
-def read_single(tables: Mapping[int, TableState], record: bytes) -> Single:
-    """The row of a record of one: 1.4 us if it is plainly so, 3.9 for all that may be in it."""
-    found = read_row(tables, record)
-    if found is None:
-        return _single(tables, *_only(read_record(record)[0]))
-    _, _, _, state, key, row, target, changed = found
-    _known(state)
-    if not target:
-        return state, key, row, 0, ()
-    _check_targets(state, (target,))
-    return state, key, row, target, tuple(_positions(state.schema, changed))
+def read_single(tables: Mapping[int, TableState], record: bytes) -> tuple[Single, bytes]:
+    """The row of a record of one, and its bytes: what the log will say of it."""
+    kind, payload = _only(read_record(record)[0])
+    return _single(tables, kind, payload), payload[HEAD.size :]
 
 
 class _States:
