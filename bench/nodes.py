@@ -1,7 +1,7 @@
 """Other processes: what it costs to be a second one, as ratios within one run.
 
     commit      a durable commit of one row, from a second process against the owner's own, and the
-                same through Arrow Flight on loopback
+                same over TLS on loopback
     together    eight client processes against one thread of the owner
     freshness   from an acknowledged commit of the owner to the first read of it elsewhere
     query       an aggregation over objects, in a second process against the owner
@@ -28,6 +28,7 @@ import pyarrow as pa
 
 import halocline as hc
 from bench.harness import Figure
+from halocline.node.certificate import own_certificate
 
 QUERY = "select v % 10 as g, count(*) as n, sum(v) as s from big group by 1 order by 1"
 CLIENTS = 8
@@ -37,8 +38,9 @@ Pair = tuple[float, float]
 class Client:
     """A client process and its pipe."""
 
-    def __init__(self, place: Path | str, token: str = "") -> None:
-        command = [sys.executable, "-m", "bench.nodes", "--client", str(place), "--token", token]
+    def __init__(self, place: Path | str, token: str = "", roots: str = "") -> None:
+        command = [sys.executable, "-m", "bench.nodes", "--client", str(place)]
+        command += ["--token", token, "--roots", roots]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self.opened: dict[str, Any] = self.answer()
@@ -111,10 +113,10 @@ def watch(db: hc.Database, first: int, count: int) -> list[float]:
     return seen
 
 
-def client(place: str, token: str) -> None:
+def client(place: str, token: str, roots: str) -> None:
     """The program of a client: one line of JSON in, one line out."""
     started = perf_counter()
-    db = hc.connect(place, token) if token else hc.open(place)
+    db = hc.connect(place, token, tls_roots=roots or None) if token else hc.open(place)
     with db.begin() as txn:
         txn.tables()
     opened = perf_counter() - started
@@ -205,10 +207,11 @@ def nodes(directory: Path, *, rows: int, rounds: int, seconds: float) -> Iterato
         clients = [Client(directory / "db") for _ in range(CLIENTS)]
         one = clients[0]
         yield _ratio("commit, second process / owner", latency(db, one, rounds), 1.8)
-        server = db.serve()
-        afar = Client(server.uri, server.token)
+        tls = own_certificate(directory)
+        server = db.serve(tls=tls)
+        afar = Client(server.uri, server.token, tls[0])
         far = latency(db, afar, rounds, first=2 * 10**11)
-        yield _ratio("commit, over Flight / owner", far, 5.0)
+        yield _ratio("commit, over TLS / owner", far, 4.0)
         afar.close()
         # Many short rounds: the pace of a disk changes within seconds.
         pairs = throughput(db, clients, 3 * rounds, seconds / 3)
@@ -249,8 +252,9 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description="A client of `nodes`.")
     parser.add_argument("--client", required=True)
     parser.add_argument("--token", default="")
+    parser.add_argument("--roots", default="")
     arguments = parser.parse_args()
-    client(arguments.client, arguments.token)
+    client(arguments.client, arguments.token, arguments.roots)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,68 @@ LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
 """Functions above the limit: path::name -> lines today."""
 
+SHARED: set[str] = {
+    "Cursor",
+    "Done",
+    "Work",
+    "Run",
+    "Shape",
+    "Outcome",
+    "ObjectStats",
+    "Reader",
+    "Found",
+    "Node",
+    "Span",
+    "Mark",
+    "Address",
+    "Message",
+    "Owner",
+    "Tail",
+    "Int64Array",
+    "Mask",
+    "Row",
+    "OnConflict",
+    "Pin",
+    "Part",
+    "Task",
+}
+"""Names that several public types have today; it may only shrink."""
+
+REQUIREMENT = re.compile(r"\b[A-Z]-\d\d\b")
+LEANING: set[str] = {
+    "src/halocline/log/follow.py",
+    "src/halocline/node/answers.py",
+    "src/halocline/node/remote.py",
+    "src/halocline/node/visitors.py",
+    "src/halocline/rows/state.py",
+    "src/halocline/txn/core.py",
+    "src/halocline/txn/work.py",
+    "src/halocline/txn/writer.py",
+    "src/pyspark_halocline/staging.py",
+}
+"""Files with docstrings that begin with "The same"."""
+WITH_IDS: set[str] = {
+    "src/halocline/log/broker.py",
+    "src/halocline/log/format.py",
+    "src/halocline/log/record.py",
+    "src/halocline/log/recover.py",
+    "src/halocline/log/replay.py",
+    "src/halocline/log/writer.py",
+    "src/halocline/node/logtail.py",
+    "src/halocline/rows/redo.py",
+    "src/halocline/rows/state.py",
+    "src/halocline/rows/system.py",
+    "src/halocline/txn/bulk.py",
+    "src/halocline/txn/bulkcheck.py",
+    "src/halocline/txn/bykeys.py",
+    "src/halocline/txn/endings.py",
+    "src/halocline/txn/objectparts.py",
+    "src/halocline/txn/taken.py",
+    "src/halocline/txn/where.py",
+    "src/halocline/txn/write.py",
+}
+"""Files that name ids of rules."""
+
 # Data walks down this list; a room may import the rooms above it, never one below.
 ROOMS = (
     "schema",
@@ -234,6 +296,32 @@ def _is_lazy(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
 
 
+def test_no_two_public_types_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in python_files("src"):
+        for found in _public_types(tree(path)):
+            homes.setdefault(found, []).append(name(path))
+    shared = {found: paths for found, paths in homes.items() if len(paths) > 1}
+    report(
+        "a public type has a name of its own",
+        [f"{found}: {', '.join(paths)}" for found, paths in shared.items() if found not in SHARED],
+    )
+
+
+def _public_types(module: ast.Module) -> Iterator[str]:
+    """Classes, and names in CamelCase that stand for a type."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            found = node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            found = target.id if isinstance(target, ast.Name) else ""
+        else:
+            continue
+        if re.fullmatch(r"[A-Z]\w*[a-z]\w*", found):
+            yield found
+
+
 def test_there_are_no_junk_drawers() -> None:
     report(
         "a module is named after what it holds",
@@ -243,6 +331,28 @@ def test_there_are_no_junk_drawers() -> None:
             if {path.stem, *path.relative_to(ROOT).parts[:-1]} & JUNK_DRAWERS
         ],
     )
+
+
+def test_a_docstring_does_not_lean_on_its_neighbour() -> None:
+    offences = []
+    for path in python_files("src"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                text = node.value.value
+                if isinstance(text, str) and text.lstrip().startswith("The same"):
+                    offences.append(f"{name(path)}:{node.lineno}")
+    offences = [found for found in offences if found.rpartition(":")[0] not in LEANING]
+    report('a docstring stands alone: it does not begin with "The same"', offences)
+
+
+def test_sources_name_no_requirement_ids() -> None:
+    offences = []
+    for path in python_files("src"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = REQUIREMENT.search(line)
+            if found and name(path) not in WITH_IDS:
+                offences.append(f"{name(path)}:{number}: {found[0]}")
+    report("ids of rules stand in docs/lineage.md and in test names", offences)
 
 
 # -- imports -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from typing import Final, Protocol
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -23,18 +23,9 @@ class Clock(Protocol):
         """Seconds that never step back."""
         ...
 
-    def elapsed(self) -> float:
-        """The same, and a machine that sleeps does not stop it: for whatever is over some time
-        after another machine has said so."""
-        ...
-
     def sleep(self, seconds: float) -> None: ...
 
     def random_bytes(self, size: int) -> bytes: ...
-
-
-# Linux has one of its own that goes on while the machine sleeps; that of macOS does so anyway.
-_ELAPSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
@@ -44,9 +35,6 @@ class SystemClock:
         return time.time_ns() // 1000
 
     monotonic = staticmethod(time.monotonic)  # no frame of its own: asked for by every request
-
-    def elapsed(self) -> float:
-        return time.clock_gettime(_ELAPSED)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -67,8 +55,6 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self.now_us / 1e6
-
-    elapsed = monotonic
 
     def sleep(self, seconds: float) -> None:
         self.now_us += int(seconds * 1e6)

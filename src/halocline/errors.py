@@ -116,7 +116,7 @@ class UnavailableError(HaloclineError):
         super().__init__(reason + tail)
 
     def with_cause(self, cause: BaseException | None) -> UnavailableError:
-        """The same error, saying what led to it."""
+        """This error, with what led to it in its text."""
         self.__cause__ = cause
         return self
 

@@ -41,12 +41,12 @@ def check_feed(given: pa.Schema) -> None:
 
 def unknown(txn: Transaction, name: str, table: pa.Table) -> pa.Table:
     """The rows whose keys the transaction does not see, the first of each key."""
-    changes = txn.changes_of(name)
-    schema = changes.schema
+    state = txn.state_of(name)
+    schema = state.schema
     first = _places(table, list(schema.primary_key), "min")
     first = Ordered(first, key_order(first, schema)).take(0, first.num_rows)
     keys = schema.int_keys(first) if schema.int_key else schema.keys_of(first)
-    rowids = locate_many(changes.state, keys, txn.snapshot, table=first).rowids
+    rowids = locate_many(state, keys, txn.snapshot, table=first).rowids
     return table.take(np.sort(first.column(_PLACE).to_numpy()[rowids == 0]))
 
 

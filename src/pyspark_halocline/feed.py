@@ -47,7 +47,7 @@ from halocline.rows.page import Int64Array
 from halocline.schema.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema
-from halocline.txn.pin import Pin
+from halocline.txn.core import Pin
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address, Settings
 from pyspark_halocline.parts import (

@@ -47,7 +47,7 @@ LEASE_S_MIN: Final = 3600.0
 _DIGEST_BYTES: Final = 16
 
 
-class View(NamedTuple):
+class LiveView(NamedTuple):
     """What a DataFrame or a view reads whenever it runs."""
 
     path: str
@@ -63,7 +63,7 @@ class View(NamedTuple):
 class Live(InputPartition):
     """Whatever the table holds when the query runs."""
 
-    view: View
+    view: LiveView
 
 
 class _Plan(msgspec.Struct):
@@ -79,7 +79,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Plan, strict=False).decode
 
 
-def live_parts(view: View) -> Iterator[Part]:
+def live_parts(view: LiveView) -> Iterator[Part]:
     """The table as the run sees it that this task belongs to."""
     job = f"{view.name}-{_run()}"
     file = Path(view.path, FOLDER, f"{job}{ENDING}")
@@ -101,7 +101,7 @@ def _run() -> str:
     return context.getLocalProperty(RUN_ID) or f"stage-{context.stageId()}"
 
 
-def _make(view: View) -> _Plan:
+def _make(view: LiveView) -> _Plan:
     with open_to_read(Address(view.path)) as db, db.begin() as txn:
         state = state_of(txn, view.table)
         parts = plan_parts(state, txn.snapshot, view.columns, view.where)

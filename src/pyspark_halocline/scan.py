@@ -25,7 +25,7 @@ from halocline.schema.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema, spark_type
 from pyspark_halocline.connect import open_to_read
-from pyspark_halocline.live import Live, View, live_parts
+from pyspark_halocline.live import Live, LiveView, live_parts
 from pyspark_halocline.options import Settings
 from pyspark_halocline.parts import Part, Wanted, hold, plan_parts, read_part
 
@@ -57,7 +57,7 @@ class TableReader(DataSourceReader):
             # Spark makes a partition of its own when there is none; this one reads as no rows.
             return list(parts) or [Part(Wanted("", {}, 0, ()))]
         name = SystemClock().random_bytes(12).hex()
-        return [Live(View(path, table, columns, where, settings.lease_s, name))]
+        return [Live(LiveView(path, table, columns, where, settings.lease_s, name))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In an executor: the rows of one partition."""

@@ -2,7 +2,6 @@
 
 samples      one good request of every kind, none of which can change a row
 bad_body     a sample after some damage; bad_frame: the same in a frame with a valid CRC
-bad_call     a sample as it travels over Flight, damaged inside or outside
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.Commit(snapshot, 1, record),
         wire.Commit(snapshot, 1, small),
         wire.Commit(snapshot, 1, delete),
-        wire.CommitLook(wire.Commit(snapshot, 1, small), "log/00000001.log", 0),
-        wire.CommitLook(wire.Commit(snapshot, 1, record[:-9], "token", True), "../LOCK", 1 << 62),
         wire.Commit(snapshot, 1, record[:-9], "token", True),
         wire.Commit(snapshot, 1, b"", None, False, 7, (1,), (2,), reads),
         wire.FindToken("token"),
@@ -104,15 +101,3 @@ def bad_frame(chance: random.Random, good: bytes, spared: int = SPARED) -> bytes
     body = bad_body(chance, good, spared)
     frame = HEAD.pack(len(body), crc32(body)) + body
     return frame[: chance.randrange(len(frame))] if chance.randrange(10) == 0 else frame
-
-
-def bad_call(chance: random.Random, good: bytes, token: str) -> bytes:
-    """The body of an action: the request is damaged, or what stands around it."""
-    call = wire.Call(wire.VERSION, token.encode(), chance.randrange(3), bad_body(chance, good))
-    body = encode(call)
-    head = len(body) - len(call.body)
-    if chance.randrange(4):
-        return body
-    changed = bytearray(body)
-    changed[chance.randrange(head)] = chance.randrange(256)
-    return bytes(changed)

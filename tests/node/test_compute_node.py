@@ -1,6 +1,6 @@
 """A handle that is not the owner offers what the owner does, with the same errors.
 
-All handles live in this process; they talk through a socket, or through Flight, all the same.
+All handles live in this process; they talk through a socket, or over TLS, all the same.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 
 import halocline as hc
 from halocline.node.endpoint import read_endpoint
+from tests.node.handles import far
 
 OPTIONS = hc.Options(
     background=False, bulk_rows=10, object_rows_min=50, object_rows=64, page_rows=16
@@ -36,13 +37,14 @@ def owner(tmp_path: Path) -> Iterator[hc.Database]:
 
 
 @pytest.fixture(params=["near", "afar"])
-def node(owner: hc.Database, request: pytest.FixtureRequest) -> Iterator[hc.Database]:
+def node(
+    owner: hc.Database, certificate: tuple[str, str], request: pytest.FixtureRequest
+) -> Iterator[hc.Database]:
     """Through the socket of this machine, or as if from another one."""
     if request.param == "near":
         db = hc.open(owner.path, options=OPTIONS)
     else:
-        server = owner.serve()
-        db = hc.connect(server.uri, server.token, options=OPTIONS)
+        db = far(owner.serve(tls=certificate), certificate, options=OPTIONS)
     with db:
         assert db.role == "node"
         yield db

@@ -14,7 +14,7 @@ import random
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -26,7 +26,8 @@ import halocline as hc
 from halocline.node import Service, service, wire
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.endpoint import read_endpoint, write_endpoint
-from halocline.node.wire import HEAD, Hello, encode
+from halocline.node.wire import HEAD, encode
+from tests.node.handles import calling, greet, secret_of, survives
 from tests.node.pelting import SPARED, bad_frame, samples
 
 ROWS = 20
@@ -43,31 +44,6 @@ def db(tmp_path: Path) -> Iterator[hc.Database]:
         assert not db.check()
 
 
-@contextmanager
-def calling(db: hc.Database) -> Iterator[Channel]:
-    """A bare connection; nothing has been said yet."""
-    endpoint = read_endpoint(db.path)
-    assert endpoint is not None
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(20)
-        sock.connect(endpoint.socket)
-        yield Channel(sock)
-
-
-def greet(db: hc.Database, channel: Channel, **changed: Any) -> Any:
-    endpoint = read_endpoint(db.path)
-    assert endpoint is not None
-    facts: dict[str, Any] = {
-        "version": wire.VERSION,
-        "token": endpoint.secret,
-        "pid": os.getpid(),
-        "session": 0,
-    }
-    channel.send(Hello(**(facts | changed)))
-    body = channel.receive(1 << 16)
-    return None if body is None else msgspec.msgpack.decode(body)
-
-
 def _state(db: hc.Database) -> Any:
     with db.begin() as txn:
         return db.tables(), txn.scan("t").sort_by("id").to_pylist()
@@ -79,7 +55,7 @@ def _state(db: hc.Database) -> Any:
 def test_a_wrong_token_is_refused(db: hc.Database) -> None:
     for token in (b"", b"x" * 32, bytes(32), b"x" * 1000):
         with calling(db) as channel:
-            kind, error, fields, _ = greet(db, channel, token=token)
+            kind, error, fields, _ = greet(channel, token)
             assert (kind, error) == ("failed", "UsageError")
             assert "token" in fields["text"]
             assert channel.receive(100) is None
@@ -88,7 +64,7 @@ def test_a_wrong_token_is_refused(db: hc.Database) -> None:
 
 def test_another_release_is_told_so(db: hc.Database) -> None:
     with calling(db) as channel:
-        kind, error, fields, _ = greet(db, channel, version=wire.VERSION + 1)
+        kind, error, fields, _ = greet(channel, secret_of(db), version=wire.VERSION + 1)
     assert (kind, error) == ("failed", "UsageError")
     assert "same release" in fields["text"]
 
@@ -144,7 +120,7 @@ def test_a_full_owner_says_so(db: hc.Database, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(service, "CONNECTIONS_MAX", 1)
     monkeypatch.setattr("halocline.node.link.FIND_S", 0.05)
     with calling(db) as channel:
-        assert greet(db, channel)[0] == "welcome"
+        assert greet(channel, secret_of(db))[0] == "welcome"
         with pytest.raises(hc.UnavailableError, match="try later"):
             hc.open(db.path)
     # The place is free again as soon as the owner has seen that the other one is gone.
@@ -168,7 +144,7 @@ def test_a_length_that_nobody_honours_allocates_nothing(db: hc.Database) -> None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for size in (wire.FRAME_BYTES_MAX, 1 << 31, (1 << 32) - 1):
         with calling(db) as channel:
-            greet(db, channel)
+            greet(channel, secret_of(db))
             channel.sock.sendall(HEAD.pack(size, 0) + b"x" * 1000)
             channel.sock.shutdown(socket.SHUT_WR)
             with suppress(BrokenChannelError, ConnectionError):
@@ -179,7 +155,7 @@ def test_a_length_that_nobody_honours_allocates_nothing(db: hc.Database) -> None
 def test_a_damaged_frame_ends_the_connection(db: hc.Database) -> None:
     body = encode(wire.Command("flush"))
     with calling(db) as channel:
-        greet(db, channel)
+        greet(channel, secret_of(db))
         channel.sock.sendall(HEAD.pack(len(body), crc32(body) ^ 1) + body)
         assert channel.receive(100) is None
 
@@ -213,22 +189,9 @@ def _pelt(db: hc.Database, good: list[bytes], count: int, spared: int) -> None:
             sock.settimeout(30)
             sock.connect(endpoint.socket)
             channel = Channel(sock)
-            assert greet(db, channel)[0] == "welcome"
+            assert greet(channel, secret_of(db))[0] == "welcome"
         if not survives(channel, bad_frame(chance, chance.choice(good), spared)):
             channel.close()
             channel = None
     if channel is not None:
         channel.close()
-
-
-def survives(channel: Channel, frame: bytes) -> bool:
-    """Does the connection outlive this frame?"""
-    try:
-        channel.sock.sendall(frame)
-        if len(frame) < HEAD.size or HEAD.unpack_from(frame)[0] + HEAD.size > len(frame):
-            channel.sock.shutdown(socket.SHUT_WR)  # it would wait for the rest
-        return channel.receive(1 << 24) is not None
-    except TimeoutError:
-        pytest.fail("the owner hangs")
-    except OSError:
-        return False

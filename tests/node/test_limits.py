@@ -19,9 +19,9 @@ from halocline.node.limits import Room, read_record, read_request
 from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import encode
+from halocline.rows.nodes import HEAD, VERSION
 from halocline.schema.ipc import check_stream, unpacked_bytes
-from tests.node.test_flight import ask
-from tests.node.test_hostile import calling, greet
+from tests.node.handles import ask, calling, greet, secret_of
 
 MIB = 1 << 20
 
@@ -52,7 +52,7 @@ def _record(*nodes: bytes, kind: int = 1) -> bytes:
 
 
 def _node(form: int, body: bytes) -> bytes:
-    return struct.pack("<BBQQ", 1, form, 1, 0) + body
+    return HEAD.pack(VERSION, form, 0, 1, 0, 0, 0) + body
 
 
 def _bomb() -> bytes:
@@ -72,14 +72,14 @@ def _liar() -> bytes:
 
 
 def _answers(db: hc.Database, way: str) -> Callable[[Any], Any]:
-    """Ask as another process does: through the socket, or as a call of Flight."""
-    if way == "flight":
+    """Ask as another process does: through the socket, or as another machine."""
+    if way == "tcp":
         door = db.serve()
         return lambda request: ask(door, request)
 
     def through_the_socket(request: Any) -> Any:
         with calling(db) as channel:
-            greet(db, channel)
+            greet(channel, secret_of(db))
             channel.send(request)
             body = channel.receive(MIB)
             assert body is not None
@@ -88,7 +88,7 @@ def _answers(db: hc.Database, way: str) -> Callable[[Any], Any]:
     return through_the_socket
 
 
-@pytest.mark.parametrize("way", ["socket", "flight"])
+@pytest.mark.parametrize("way", ["socket", "tcp"])
 @pytest.mark.parametrize("make", [_bomb, _liar])
 def test_a_stream_that_would_become_huge_is_not_unpacked(
     db: hc.Database, way: str, make: Callable[[], bytes]
@@ -151,7 +151,7 @@ def test_a_message_of_the_logtail_is_looked_at_first() -> None:
         read_message(_bomb())
 
 
-@pytest.mark.parametrize("way", ["socket", "flight"])
+@pytest.mark.parametrize("way", ["socket", "tcp"])
 def test_many_small_objects_are_not_made(db: hc.Database, way: str) -> None:
     """A byte of msgpack can be a list: eight million of them would be half a gigabyte."""
     asks = _answers(db, way)

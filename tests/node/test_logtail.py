@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import halocline as hc
-from halocline.node.logtail import read_messages
+from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import ReadTail, Tail
 from tests.unit.rows.rig import commit_together
@@ -118,7 +118,7 @@ def test_n01_the_messages_applied_are_the_table(tmp_path: Path, seed: int) -> No
             with db.begin() as txn:
                 txn.upsert("other", {"id": chance.randrange(5)})
             tail = _read(db, order)
-            for facts, table in read_messages(tail.messages):
+            for facts, table in map(read_message, tail.messages):
                 assert facts["table"] == "t"
                 assert int(facts["order"]) >= order
                 copy.apply(facts["kind"], table)

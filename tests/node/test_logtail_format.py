@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,10 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 import halocline as hc
 from halocline.node import wire
+from halocline.node.certificate import own_certificate
 from tests.node.test_logtail import Copy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "logtail.md"
@@ -119,59 +120,31 @@ class Socket:
         return data
 
 
-class Flight:
-    """The transport for other machines."""
+class Plain(Socket):
+    """The transport for other machines, on a loopback address."""
 
     def __init__(self, db: hc.Database) -> None:
         door = db.serve()
-        self._token = door.token.encode()
-        self._client = flight.connect(door.uri)
-        self._reader: Any = None
+        self._sock = self._connected(door.uri)
+        self._say(["hello", 1, door.token.encode(), 1, 0])
+        assert self._hear()[0] == "welcome"
 
-    def ask(self, *request: Any) -> Any:
-        call = pack(["call", 1, self._token, 0, pack(list(request))])
-        (result,) = self._client.do_action(flight.Action("ask", call))
-        tag, _, _, reply = unpack(result.body.to_pybytes())
-        assert tag == "returned"
-        return unpack(reply)
-
-    def subscribe(self, *request: Any) -> Iterator[Any]:
-        call = pack(["call", 1, self._token, 0, pack(["subscribe", *request])])
-        self._reader = self._client.do_get(flight.Ticket(call))
-        for chunk in self._reader:
-            yield from map(unpack, chunk.data.column("reply").to_pylist())
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.cancel()
-        self._client.close()
+    def _connected(self, uri: str) -> socket.socket:
+        host, _, port = uri.removeprefix("halocline://").rpartition(":")
+        return socket.create_connection((host, int(port)), 30)
 
 
-class InExchange(Flight):
-    """The same, with requests in one exchange."""
+class Tls(Plain):
+    """The transport for other machines."""
 
-    _ends: Any = None
-
-    def ask(self, *request: Any) -> Any:
-        if self._ends is None:
-            hello = pack(["call", 1, self._token, 0, b""])
-            descriptor = flight.FlightDescriptor.for_command(hello)
-            self._ends = self._client.do_exchange(descriptor)
-        writer, reader = self._ends
-        writer.write_metadata(b"\xc0")  # asks nothing
-        writer.write_metadata(pack(["call", 1, self._token, 0, pack(list(request))]))
-        tag, _, _, reply = unpack(reader.read_chunk().app_metadata.to_pybytes())
-        assert tag == "returned"
-        return unpack(reply)
-
-    def close(self) -> None:
-        if self._ends is not None:
-            writer, reader = self._ends
-            writer.done_writing()
-            with pytest.raises(StopIteration):
-                reader.read_chunk()
-            writer.close()
-        super().close()
+    def __init__(self, db: hc.Database) -> None:
+        certificate, key = own_certificate(db.path)
+        door = db.serve(tls=(certificate, key))
+        context = ssl.create_default_context(cafile=certificate)
+        sock = self._connected(door.uri)
+        self._sock = context.wrap_socket(sock, server_hostname="halocline")
+        self._say(["hello", 1, door.token.encode(), 1, 0])
+        assert self._hear()[0] == "welcome"
 
 
 @pytest.fixture
@@ -183,7 +156,7 @@ def db(tmp_path: Path) -> Iterator[hc.Database]:
         assert not db.check()
 
 
-@pytest.mark.parametrize("transport", [Socket, Flight, InExchange])
+@pytest.mark.parametrize("transport", [Socket, Plain, Tls])
 def test_a_client_that_knows_the_page_alone_has_the_table(db: hc.Database, transport: Any) -> None:
     with db.begin() as txn:
         txn.insert("t", {"id": 1, "v": 1})
@@ -214,7 +187,7 @@ def test_a_client_that_knows_the_page_alone_has_the_table(db: hc.Database, trans
     assert sorted(copy.live(), key=lambda row: row["id"]) == found
 
 
-@pytest.mark.parametrize("transport", [Socket, Flight])
+@pytest.mark.parametrize("transport", [Socket, Plain, Tls])
 def test_what_fails_is_told_as_the_page_says(db: hc.Database, transport: Any) -> None:
     for request, kind in (((0, "missing"), "NotFoundError"), ((99,), "UsageError")):
         client = transport(db)

@@ -45,8 +45,43 @@ def test_a_served_database_is_used_from_elsewhere_and_closed_cleanly(tmp_path: P
         assert not db.check()
 
 
+def test_a_certificate_is_made_and_named(tmp_path: Path) -> None:
+    """Clients get the file that is printed; the next server has the same certificate."""
+    path = tmp_path / "db"
+    with hc.open(path) as db:
+        db.create_table("t", {"id": int}, "id")
+    (tmp_path / "token").write_text("a long secret")
+    for key in range(2):
+        token = ["--token-file", str(tmp_path / "token")]
+        process = _start(path, "--self-signed", "--host", "0.0.0.0", *token)
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().rpartition(":")[2].strip()
+            label, certificate = process.stdout.readline().split()
+            assert label == "certificate:"
+            if not key:
+                (tmp_path / "copy.pem").write_bytes(Path(certificate).read_bytes())
+            uri, roots = f"halocline://127.0.0.1:{port}", str(tmp_path / "copy.pem")
+            with hc.connect(uri, "a long secret", tls_roots=roots) as db, db.begin() as txn:
+                txn.insert("t", {"id": key})
+        finally:
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+    with hc.open(path) as db:
+        assert db.table("t").count() == 2
+        assert not db.check()
+
+
 @pytest.mark.parametrize(
-    "options", [["--host", "0.0.0.0"], ["--token-file", "missing"], ["--tls-cert", "missing"]]
+    "options",
+    [
+        ["--host", "0.0.0.0"],
+        ["--token-file", "missing"],
+        ["--tls-cert", "missing"],
+        ["--tls-cert", "missing", "--tls-key", "missing"],
+        ["--tls-cert", "missing", "--self-signed"],
+    ],
 )
 def test_what_cannot_be_served_is_said_in_a_line(tmp_path: Path, options: list[str]) -> None:
     hc.open(tmp_path / "db").close()

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import halocline as hc
-from halocline.node import flight
+from halocline.node import Server, server_link
+from tests.node.handles import port_of
 from tests.node.proxy import CALM, Proxy, Weather
 
+COLUMNS = {"id": int}
 SILENT = Weather(lost=100)
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db") as db:
-        db.create_table("t", {"id": int}, "id")
-        yield db
-        assert not db.check()
-
-
-@pytest.fixture
-def proxy(owner: hc.Database) -> Iterator[Proxy]:
-    port = int(owner.serve(token="secret").uri.rpartition(":")[2])
+def proxy(server: Server) -> Iterator[Proxy]:
+    port = port_of(server)
     with Proxy(lambda: ("127.0.0.1", port), random.Random(1), tcp=True) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def afar(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[hc.Database]:
-    with hc.connect(f"grpc://127.0.0.1:{proxy.address[1]}", "secret") as db:
+def afar(
+    server: Server,
+    proxy: Proxy,
+    certificate: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[hc.Database]:
+    uri = f"halocline://127.0.0.1:{proxy.address[1]}"
+    with hc.connect(uri, server.token, tls_roots=certificate[0]) as db:
         db.begin().rollback()
-        monkeypatch.setattr(flight, "CALL_S", 0.5)
-        monkeypatch.setattr(flight, "WORK_S", 0.5)
-        monkeypatch.setattr(flight, "FIND_S", 1.0)
+        monkeypatch.setattr(server_link, "CALL_S", 0.5)
+        monkeypatch.setattr(server_link, "WORK_S", 0.5)
+        monkeypatch.setattr(server_link, "FIND_S", 1.0)
         yield db
         proxy.weather = CALM
-        monkeypatch.setattr(flight, "CALL_S", 20.0)
+        monkeypatch.setattr(server_link, "CALL_S", 20.0)
 
 
 def _insert(db: hc.Database, key: int, token: str | None = None) -> None:

@@ -9,20 +9,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
-from pyarrow import flight
+from hypothesis import given
+from hypothesis import strategies as st
 
 import halocline as hc
 from halocline.node import desk, push, server, wire
-from halocline.node.cache import Span
 from halocline.node.session import Session
-from halocline.node.subscription import Delivery, Subscription
-from halocline.node.wire import HEAD, Call, encode
-from tests.node.test_hostile import calling, greet
+from halocline.node.subscription import Delivery, Subscription, unseen
+from halocline.node.wire import HEAD, encode
+from tests.node.handles import calling, dialing, greet, secret_of
+from tests.node.handles import far as connect
 from tests.node.test_logtail import Copy, change_at_random
 
 OPTIONS = hc.Options(
@@ -42,8 +44,10 @@ def owner(tmp_path: Path) -> Iterator[hc.Database]:
             assert not db.check()
 
 
-@pytest.fixture(params=["owner", "socket", "flight", "reading"])
-def handle(owner: hc.Database, request: pytest.FixtureRequest) -> Iterator[hc.Database]:
+@pytest.fixture(params=["owner", "socket", "tls", "reading"])
+def handle(
+    owner: hc.Database, certificate: tuple[str, str], request: pytest.FixtureRequest
+) -> Iterator[hc.Database]:
     """The same database, in every way to be subscribed to."""
     if request.param == "owner":
         yield owner
@@ -51,10 +55,10 @@ def handle(owner: hc.Database, request: pytest.FixtureRequest) -> Iterator[hc.Da
         with hc.open(owner.path, options=OPTIONS) as node:
             yield node
     else:
-        door = owner.serve(read_token="only looking")
-        token = door.token if request.param == "flight" else "only looking"
-        far = request.param == "reading"
-        with hc.connect(door.uri, token, read_only=far, options=OPTIONS) as node:
+        door = owner.serve(tls=certificate, read_token="only looking")
+        token = door.token if request.param == "tls" else "only looking"
+        named = {"token": token, "read_only": request.param == "reading", "options": OPTIONS}
+        with connect(door, certificate, **named) as node:
             yield node
 
 
@@ -246,8 +250,41 @@ def test_a_gap_is_an_error_and_what_comes_twice_is_dropped() -> None:
         with pytest.raises(hc.CorruptionError, match="gap"):
             feed.read(LONG_S)
         assert opened == [None, 8]
-        assert feed._pump.began is not None
-        assert feed._pump.began.span == Span(0, 9)
+        assert feed._pump.end == 9
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "first"),
+    [(90, 110, 101), (85, 95, None), (101, 110, 101), (0, 100, None), (100, 101, 101)],
+    ids=["overlap", "inside", "neighbour", "all of it", "one more"],
+)
+def test_n04_what_overlaps_or_adjoins_extends_what_has_come(
+    start: int, stop: int, first: int | None
+) -> None:
+    assert unseen(100, start, stop) == first
+
+
+def test_n04_a_gap_is_an_error() -> None:
+    with pytest.raises(hc.CorruptionError, match="gap"):
+        unseen(100, 110, 120)
+    with pytest.raises(hc.CorruptionError, match="not a range"):
+        unseen(100, 95, 90)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))))
+def test_n04_whatever_arrives_all_up_to_the_end_has_come(parts: list[tuple[int, int]]) -> None:
+    end, have = 10, set(range(11))
+    for start, length in parts:
+        try:
+            first = unseen(end, start, start + length)
+        except hc.CorruptionError:
+            assert start > end + 1
+            continue
+        if first is not None:
+            assert first == end + 1  # each commit once, in order
+            end = start + length
+            have |= set(range(first, end + 1))
+        assert have == set(range(end + 1))
 
 
 # -- slow, many, and the end ---------------------------------------------------------------------
@@ -256,26 +293,18 @@ def test_a_gap_is_an_error_and_what_comes_twice_is_dropped() -> None:
 Leave = Callable[[], None]
 
 
-def _stalled(owner: hc.Database, way: str) -> tuple[push.Hub, Leave]:
+def _stalled(owner: hc.Database, way: str, certificate: tuple[str, str]) -> tuple[push.Hub, Leave]:
     """A subscriber that says what it wants and then reads nothing more."""
-    request = wire.Subscribe(None, "wide")
     if way == "socket":
-        context = calling(owner)
-        channel = context.__enter__()
-        greet(owner, channel)
-        channel.send(request)
-        return owner._answers.hub, lambda: context.__exit__(None, None, None)
-    door = owner._server or owner.serve()
-    call = encode(Call(wire.VERSION, door.token.encode(), 0, encode(request)))
-    client = flight.connect(door.uri, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    reader = client.do_get(flight.Ticket(call))
-    reader.read_chunk()
-
-    def leave() -> None:
-        reader.cancel()
-        client.close()
-
-    return door._answers.hub, leave
+        context, token, hub = calling(owner), secret_of(owner), owner._answers.hub
+    else:
+        door = owner.serve(tls=certificate)
+        context, token = dialing(door, tls=True), door.token.encode()
+        hub = door._answers.hub
+    channel = context.__enter__()
+    greet(channel, token)
+    channel.send(wire.Subscribe(None, "wide"))
+    return hub, lambda: context.__exit__(None, None, None)
 
 
 def _until(done: Callable[[], bool]) -> None:
@@ -294,10 +323,12 @@ def _fill(owner: hc.Database, first: int) -> None:
             txn.insert("wide", {"id": key, "text": "x" * (4 << 20)})
 
 
-@pytest.mark.parametrize("way", ["socket", "flight"])
-def test_nobody_waits_for_a_subscriber_that_does_not_read(owner: hc.Database, way: str) -> None:
+@pytest.mark.parametrize("way", ["socket", "tls"])
+def test_nobody_waits_for_a_subscriber_that_does_not_read(
+    owner: hc.Database, way: str, certificate: tuple[str, str]
+) -> None:
     owner.create_table("wide", {"id": int, "text": str}, "id")
-    hub, leave = _stalled(owner, way)
+    hub, leave = _stalled(owner, way, certificate)
     _until(lambda: len(hub.feeds()) == 1)
     (feed,) = hub.feeds()
     _fill(owner, 0)
@@ -312,13 +343,12 @@ def test_nobody_waits_for_a_subscriber_that_does_not_read(owner: hc.Database, wa
 
 
 def test_a_subscriber_that_does_not_read_is_cut_off(
-    owner: hc.Database, monkeypatch: pytest.MonkeyPatch
+    owner: hc.Database, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desk, "PUSH_S", 1)
-    monkeypatch.setattr(server, "PUSH_S", 2.0)
-    monkeypatch.setattr(server, "LEASE_S", 1.0)
+    monkeypatch.setattr(server, "PUSH_S", 1)
     owner.create_table("wide", {"id": int, "text": str}, "id")
-    ways = [_stalled(owner, way) for way in ("socket", "flight")]
+    ways = [_stalled(owner, way, certificate) for way in ("socket", "tls")]
     _until(lambda: all(len(hub.feeds()) == 1 for hub, _ in ways))
     _fill(owner, 0)
     _until(lambda: not any(hub.feeds() for hub, _ in ways))
@@ -326,10 +356,12 @@ def test_a_subscriber_that_does_not_read_is_cut_off(
         leave()
 
 
-@pytest.mark.parametrize("way", ["socket", "flight"])
-def test_whoever_leaves_makes_room(owner: hc.Database, way: str) -> None:
+@pytest.mark.parametrize("way", ["socket", "tls"])
+def test_whoever_leaves_makes_room(
+    owner: hc.Database, way: str, certificate: tuple[str, str]
+) -> None:
     owner.create_table("wide", {"id": int, "text": str}, "id")
-    hub, leave = _stalled(owner, way)
+    hub, leave = _stalled(owner, way, certificate)
     _until(lambda: len(hub.feeds()) == 1)
     leave()
     _until(lambda: not hub.feeds())
@@ -382,28 +414,24 @@ def test_a_server_that_stops_says_so(owner: hc.Database, monkeypatch: pytest.Mon
             feed.read(LONG_S)
 
 
-@pytest.mark.parametrize("way", ["socket", "flight"])
+@pytest.mark.parametrize("way", ["socket", "tls"])
 def test_mutated_subscriptions_leave_nothing_behind(
-    owner: hc.Database, way: str, sim: bool
+    owner: hc.Database, way: str, certificate: tuple[str, str], sim: bool
 ) -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     chance = random.Random(seed)
     _insert(owner, 1)
     good = [encode(wire.Subscribe(since, table)) for since in (None, 0, 3) for table in ("t", None)]
-    door = owner.serve() if way == "flight" else None
+    door = owner.serve(tls=certificate) if way == "tls" else None
     for _ in range(2000 if sim else 150):
         body = bytearray(chance.choice(good))
         for _ in range(chance.randrange(3)):
             body[chance.randrange(len(body))] = chance.randrange(256)
-        if door is None:
-            with calling(owner) as channel:
-                greet(owner, channel)
-                channel.sock.sendall(HEAD.pack(len(body), crc32(body)) + body)
-                reply = channel.receive(1 << 20)
-        else:
-            call = encode(Call(wire.VERSION, door.token.encode(), 0, bytes(body)))
-            reply = next(door.push(call, ""))
+        with calling(owner) if door is None else dialing(door, tls=True) as channel:
+            greet(channel, secret_of(owner) if door is None else door.token.encode())
+            channel.sock.sendall(HEAD.pack(len(body), crc32(body)) + body)
+            reply = channel.receive(1 << 20)
         assert reply is not None
         wire.decode_reply(reply)
     hub = owner._answers.hub if door is None else door._answers.hub
@@ -413,14 +441,13 @@ def test_mutated_subscriptions_leave_nothing_behind(
 
 def test_a_token_is_asked_for(owner: hc.Database) -> None:
     door = owner.serve()
-    call = encode(Call(wire.VERSION, b"wrong", 0, encode(wire.Subscribe())))
-    (reply,) = door.push(call, "ipv4:127.0.0.1:1")
-    assert b"UsageError" in reply
-    call = encode(Call(wire.VERSION, door.token.encode(), 0, encode(wire.Ping())))
-    (reply,) = door.push(call, "")
-    told = wire.decode_reply(reply)
-    assert isinstance(told, wire.Failed)
-    assert "only a subscription" in told.fields["text"]
+    with dialing(door) as channel:
+        assert greet(channel, b"wrong")[:2] == ["failed", "UsageError"]
+        with suppress(OSError):
+            channel.send(wire.Subscribe())
+        with suppress(ConnectionError):
+            assert channel.receive(1 << 20) is None
+    assert not door._answers.hub.feeds()
 
 
 def test_it_goes_on_with_the_next_owner(tmp_path: Path) -> None:

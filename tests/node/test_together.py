@@ -215,14 +215,14 @@ def _insert_together(db: hc.Database, keys: Sequence[int], table: str = "t") -> 
     return stamps
 
 
-@pytest.mark.parametrize("way", ["owner", "socket", "flight"])
+@pytest.mark.parametrize("way", ["owner", "socket", "tcp"])
 def test_subscribers_get_every_commit_and_may_begin_between_two(db: hc.Database, way: str) -> None:
     stamps = _insert_together(db, range(5))
     with ExitStack() as stack:
         handle = db
         if way == "socket":
             handle = stack.enter_context(hc.open(db.path, options=OPTIONS))
-        elif way == "flight":
+        elif way == "tcp":
             door = db.serve()
             handle = stack.enter_context(hc.connect(door.uri, door.token, options=OPTIONS))
         for since in (0, *stamps):

@@ -26,6 +26,7 @@ from halocline import (
     Options,
     UnavailableError,
 )
+from halocline.node.certificate import own_certificate
 
 SMALL = Options(log_file_bytes=64 * 1024, log_file_bytes_first=8 * 1024, sequence_block=1000)
 ACCOUNTS = 20
@@ -159,6 +160,7 @@ def owner(input: int, output: int, path: str, serve: bool = True, **arguments: A
         "close": db.close,
         "limit": _limit,
         "serve": lambda: [(server := db.serve()).uri, server.token],
+        "serve_tls": lambda: [(server := db.serve(tls=own_certificate(path))).uri, server.token],
         "state": lambda: _state(db),
         "size": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "fork": lambda how: _fork(db, how),

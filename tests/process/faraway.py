@@ -1,4 +1,4 @@
-"""What child processes do that serve a database over Arrow Flight, or are far away from it.
+"""What child processes do that serve a database to other machines, or are far away from it.
 
 `shown` is a file that all of them map: the newest value of row 0 that somebody was told is
 committed. Whoever begins a transaction reads it first, and must see no older one.
@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 import halocline
-from halocline.log.promise import PROMISE_S
+from halocline.node.certificate import own_certificate
 from tests.process.children import SMALL, _answer, _say
 
 
@@ -25,21 +21,21 @@ def serve(input: int, output: int, path: str) -> None:
         db.create_table("t", {"id": int, "v": int}, "id")
         with db.begin() as txn:
             txn.insert("t", {"id": 0, "v": 0})
-        server = db.serve()
+        server = db.serve(tls=own_certificate(path))
         _say(output, {"uri": server.uri, "token": server.token})
         _answer(input, output, {})
 
 
-def client(input: int, output: int, uri: str, token: str, shown: str) -> None:
+def client(input: int, output: int, uri: str, token: str, roots: str, shown: str) -> None:
     """Commits again and again, as often as it is asked to."""
-    with halocline.connect(uri, token, options=SMALL) as db:
+    with halocline.connect(uri, token, tls_roots=roots, options=SMALL) as db:
         page = shown_page(shown)
         _say(output, {"open": True})
 
         def streak(first: int, count: int) -> int:
             for key in range(first, first + count):
                 watch_and_insert(db, page, key)
-            return int(db._files.spared)  # type: ignore[attr-defined]
+            return count
 
         _answer(input, output, {"streak": streak})
 
@@ -73,18 +69,3 @@ def raise_and_show(db: Any, page: mmap.mmap) -> None:
         value = txn.get("t", 0)["v"] + 1
         txn.update("t", 0, {"v": value})
     page[:8] = value.to_bytes(8, "little")
-
-
-def skip_on_slow_disks(folder: Path) -> None:
-    """Where a sync takes as long as a promise, none is given, and there is nothing to test."""
-    times = []
-    with open(folder / "disk", "wb", buffering=0) as file:
-        file.write(bytes(1 << 16))
-        for _ in range(50):
-            os.fsync(file.fileno())
-            started = time.monotonic()
-            os.pwrite(file.fileno(), b"x", 0)
-            os.fsync(file.fileno())
-            times.append(time.monotonic() - started)
-    if min(times) > PROMISE_S / 2:
-        pytest.skip(f"a sync takes {min(times) * 1e3:.1f} ms here")

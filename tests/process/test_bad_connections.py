@@ -164,7 +164,8 @@ class AfarScene(Scene):
         return None if self._port is None else ("127.0.0.1", self._port)
 
     def _watch(self) -> tuple[str, dict[str, Any]]:
-        return "witness.watch_afar", {"port": self.proxy.address[1]}
+        roots = str(Path(self.path, "tls", "certificate.pem"))
+        return "witness.watch_afar", {"port": self.proxy.address[1], "roots": roots}
 
     def _weather(self) -> Weather:
         bad = super()._weather()

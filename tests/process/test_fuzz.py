@@ -11,26 +11,23 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from zlib import crc32
 
 import pytest
-from pyarrow import ArrowException, flight
 
 import halocline as hc
 from halocline.node import wire
 from halocline.node.channel import Channel
 from halocline.node.endpoint import read_endpoint
-from halocline.node.flight import ASK
-from halocline.node.wire import Hello
-from tests.node.pelting import bad_body, bad_call, bad_frame, samples
-from tests.node.test_hostile import survives
+from halocline.node.wire import HEAD, Hello
+from tests.node.handles import dialing, survives
+from tests.node.pelting import bad_frame, samples
 from tests.process.children import SMALL
 from tests.process.nursery import Child, Nursery
 
 ANSWER_S = 30.0
-EXCHANGE = flight.FlightCallOptions(timeout=10 * ANSWER_S)
 GROWTH_KB_MAX = 100_000
 COUNTS = [1000, pytest.param(10_000, marks=pytest.mark.sim)]
 
@@ -82,76 +79,30 @@ def test_bad_frames_at_the_socket(
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_bad_calls_over_flight(owner: Child, chance: random.Random, count: int) -> None:
-    uri, token = owner.ask("serve")["value"]
-    port = int(uri.rpartition(":")[2])
+@pytest.mark.parametrize("tls", [False, True])
+def test_bad_frames_over_tcp(owner: Child, chance: random.Random, tls: bool, count: int) -> None:
+    """With strangers in between who do not even say hello."""
+    uri, token = owner.ask("serve_tls" if tls else "serve")["value"]
     good = samples()
-    options = flight.FlightCallOptions(timeout=ANSWER_S)
-    with flight.connect(uri) as client:
+    channel: Channel | None = None
+    with ExitStack() as stack:
         for number in range(count):
             if number % 50 == 0:
-                _shout(port, chance)
-            kind = ASK if chance.randrange(20) else chance.choice(("", "x", "ask" * 100))
-            body = bad_call(chance, chance.choice(good), token)
-            try:
-                results: list[Any] = list(client.do_action(flight.Action(kind, body), options))
-            except flight.FlightTimedOutError:
-                pytest.fail("the server hangs")
-            except flight.FlightError:
-                assert kind != ASK, "every call gets an answer"
-                continue
-            assert len(results) == 1
-            wire.decode_returned(results[0].body.to_pybytes())
+                _shout(int(uri.rpartition(":")[2]), chance)
+            if channel is None:
+                channel = stack.enter_context(dialing(uri, tls=tls))
+                hello = wire.encode(Hello(wire.VERSION, token.encode(), 1, 0))
+                if chance.randrange(4) == 0:
+                    survives(channel, bad_frame(chance, hello, 0))
+                channel = channel if _is_greeted(channel, hello) else None
+            if channel is None or not survives(channel, bad_frame(chance, chance.choice(good))):
+                stack.close()
+                channel = None
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_bad_calls_in_exchanges(owner: Child, chance: random.Random, count: int) -> None:
-    uri, token = owner.ask("serve")["value"]
-    good = samples()
-    with flight.connect(uri) as client:
-        ends: tuple[Any, Any] | None = None
-        for number in range(count):
-            ends = ends or _begun(client, chance, token)
-            body = bad_call(chance, chance.choice(good), token)
-            if number % 20 == 0:
-                body = chance.choice((wire.NIL, b"", chance.randbytes(chance.randrange(500))))
-            if not _answered(ends, body):
-                ends = None
-        if ends is not None:
-            _let_go(ends)
-
-
-def _begun(client: Any, chance: random.Random, token: str) -> tuple[Any, Any]:
-    """An exchange, which may begin badly: then nothing in it is answered."""
-    hello = wire.encode(wire.Call(wire.VERSION, token.encode(), 0, b""))
-    if chance.randrange(4) == 0:
-        hello = bad_body(chance, hello)
-    descriptor = flight.FlightDescriptor.for_command(hello)
-    ends: tuple[Any, Any] = client.do_exchange(descriptor, EXCHANGE)
-    return ends
-
-
-def _answered(ends: tuple[Any, Any], body: bytes) -> bool:
-    """Does the exchange go on? If not, it is over on both sides."""
-    writer, reader = ends
-    try:
-        writer.write_metadata(body)
-        if body == wire.NIL:
-            return True
-        wire.decode_returned(reader.read_chunk().app_metadata.to_pybytes())
-        return True
-    except flight.FlightTimedOutError:
-        pytest.fail("the server hangs")
-    except (StopIteration, flight.FlightError, ArrowException):
-        _let_go(ends)
-        return False
-
-
-def _let_go(ends: tuple[Any, Any]) -> None:
-    writer, reader = ends
-    reader.cancel()
-    with suppress(ArrowException, flight.FlightError):
-        writer.close()
+def _is_greeted(channel: Channel, hello: bytes) -> bool:
+    frame = HEAD.pack(len(hello), crc32(hello)) + hello
+    return survives(channel, frame)
 
 
 def _greeted(path: str) -> Channel:
@@ -167,8 +118,8 @@ def _greeted(path: str) -> Channel:
 
 
 def _shout(port: int, chance: random.Random) -> None:
-    """Bytes that are not even HTTP/2, or begin as if they were."""
-    start = chance.choice((b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n"))
+    """Bytes that are neither frames nor TLS, or begin as if they were."""
+    start = chance.choice((b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n"))
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as sock:
             sock.sendall(start + chance.randbytes(chance.randrange(5000)))

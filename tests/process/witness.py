@@ -28,7 +28,8 @@ from typing import Any
 import msgspec
 
 import halocline as hc
-from halocline.node import flight, link
+from halocline.node import link, server_link
+from halocline.node.certificate import own_certificate
 from tests.concurrency.registers import Record, Recorder
 
 TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
@@ -87,18 +88,18 @@ def watch_near(path: str, proxy: str, folder: str, number: int) -> None:
     _watch(lambda: hc.open(path, options=TINY), folder, number)
 
 
-def watch_afar(port: int, folder: str, number: int) -> None:
-    """A process that is connected through Flight, and a proxy."""
-    flight.CALL_S = 1.0  # type: ignore[misc]
+def watch_afar(port: int, roots: str, folder: str, number: int) -> None:
+    """A process that is connected with TLS, through a proxy."""
+    server_link.CALL_S = 1.0  # type: ignore[misc]
     tempfile.tempdir = folder  # it will be killed, and leave its cache
-    uri = f"grpc://127.0.0.1:{port}"
-    _watch(lambda: hc.connect(uri, TOKEN, options=TINY), folder, number)
+    uri = f"halocline://127.0.0.1:{port}"
+    _watch(lambda: hc.connect(uri, TOKEN, tls_roots=roots, options=TINY), folder, number)
 
 
 def serve_afar(output: int, path: str) -> None:
     """The owner: says at which port it serves, and has nothing else to do."""
     db = hc.open(path, options=TINY)
-    server = db.serve(token=TOKEN)
+    server = db.serve(token=TOKEN, tls=own_certificate(path))
     os.write(output, server.uri.rpartition(":")[2].encode() + b"\n")
     while True:
         signal.pause()

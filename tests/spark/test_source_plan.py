@@ -173,7 +173,7 @@ def test_options_say_what_is_wrong_with_them() -> None:
         ({"table": "orders"}, "path"),
         ({"path": "shop"}, "TEMPORARY VIEW"),
         ({**good, "wher": "id = 1"}, "wher"),
-        ({**good, "uri": "grpc://host:1"}, "not both"),
+        ({**good, "uri": "halocline://host:1"}, "not both"),
         ({**good, "columns": "a,,b"}, "columns"),
         ({**good, "columns": "[1]"}, "columns"),
         ({**good, "columns": "a,A"}, "once"),

@@ -31,10 +31,10 @@ from collections.abc import Collection, Sequence
 from halocline.catalog.ddl import CatalogTxn
 from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import name_key
-from halocline.catalog.nodes import Buffer
 from halocline.catalog.replay import replay
 from halocline.catalog.tables import Changes, TableMap
 from halocline.ids import NEVER
+from halocline.store.files import Buffer
 
 
 class Catalog:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import check_name
-from halocline.catalog.nodes import CreateTable, DropTable, encode, plain, table_entry
+from halocline.catalog.nodes import CreateTableNode, DropTableNode, encode, plain, table_entry
 from halocline.catalog.tables import Changes
 from halocline.errors import HaloclineError, SnapshotExpiredError, UsageError
 
@@ -72,7 +72,7 @@ class CatalogTxn:
         """A new table, visible here at once. Its id is final; `created_at` comes with commit."""
         check_name("table", name)
         with self._changing() as changes:
-            node = CreateTable(
+            node = CreateTableNode(
                 table_id=self._catalog.take_id(),
                 name=name,
                 schema=schema.to_wire(),
@@ -90,7 +90,7 @@ class CatalogTxn:
             entry = changes.delete(name)
             rest = [command for command in self._commands if command.table_id != entry.id]
             if len(rest) == len(self._commands):
-                node = DropTable(table_id=entry.id, name=entry.name)
+                node = DropTableNode(table_id=entry.id, name=entry.name)
                 rest.append(_Command(entry.id, *encode(node)))
             # Else it was created here: ids are never reused.
             self._commands = rest

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from halocline.catalog.catalog import Catalog
 from halocline.catalog.entries import TableEntry
-from halocline.catalog.nodes import CreateTable, DropTable, encode
+from halocline.catalog.nodes import CreateTableNode, DropTableNode, encode
 from halocline.ids import NEVER
 
 Definition = tuple[int, int, bytes]
@@ -50,7 +50,7 @@ def definitions(history: History) -> list[Definition]:
     """The nodes that make this catalog again, in the order to apply them."""
     found: list[tuple[int, int, int, int, bytes]] = []
     for table in history.tables:
-        created = CreateTable(
+        created = CreateTableNode(
             table_id=table.id,
             name=table.name,
             schema=table.schema.to_wire(),
@@ -60,7 +60,7 @@ def definitions(history: History) -> list[Definition]:
         )
         found.append((table.created_at, 2, table.id, *encode(created)))
         if table.dropped_at != NEVER:
-            dropped = DropTable(table_id=table.id, name=table.name)
+            dropped = DropTableNode(table_id=table.id, name=table.name)
             found.append((table.dropped_at, 1, table.id, *encode(dropped)))
     return [(ts, kind, payload) for ts, _, _, kind, payload in sorted(found)]
 

@@ -32,6 +32,7 @@ from halocline.catalog.names import check_name
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
 from halocline.log import DDL_CT, DDL_DT
+from halocline.store.files import Buffer
 
 if TYPE_CHECKING:
     from halocline.schema.schema import Schema
@@ -40,10 +41,8 @@ VERSION: Final = 1
 
 _Id = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
-
-class CreateTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CreateTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     table_id: _Id
     name: str
     schema: dict[str, Any]
@@ -52,14 +51,14 @@ class CreateTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     next_column_id: _Id
 
 
-class DropTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DropTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     table_id: _Id
     name: str
 
 
-DdlNode: TypeAlias = CreateTable | DropTable
+DdlNode: TypeAlias = CreateTableNode | DropTableNode
 
-_CLASSES: Final[Mapping[int, type[DdlNode]]] = {DDL_CT: CreateTable, DDL_DT: DropTable}
+_CLASSES: Final[Mapping[int, type[DdlNode]]] = {DDL_CT: CreateTableNode, DDL_DT: DropTableNode}
 _TYPES: Final[Mapping[type[DdlNode], int]] = {cls: number for number, cls in _CLASSES.items()}
 _DECODERS: Final = {number: msgspec.msgpack.Decoder(cls) for number, cls in _CLASSES.items()}
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -105,7 +104,7 @@ def decode(node_type: int, payload: Buffer) -> DdlNode:
     return node
 
 
-def table_entry(node: CreateTable, schema: Schema) -> TableEntry:
+def table_entry(node: CreateTableNode, schema: Schema) -> TableEntry:
     """The entry that a node makes, not yet committed."""
     return TableEntry(
         id=TableId(node.table_id),

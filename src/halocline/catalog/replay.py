@@ -20,12 +20,13 @@ from halocline.catalog.entries import TableEntry
 from halocline.catalog.tables import Changes
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.schema.schema import Schema
+from halocline.store.files import Buffer
 
 if TYPE_CHECKING:
     from halocline.catalog.catalog import Catalog
 
 
-def replay(catalog: Catalog, node_type: int, payload: nodes.Buffer, commit_ts: int) -> TableEntry:
+def replay(catalog: Catalog, node_type: int, payload: Buffer, commit_ts: int) -> TableEntry:
     """Apply a node about a table. Returns that table as it now stands."""
     node = nodes.decode(node_type, payload)
     with catalog.lock:
@@ -33,7 +34,7 @@ def replay(catalog: Catalog, node_type: int, payload: nodes.Buffer, commit_ts: i
             raise CorruptionError("log", f"DDL at {commit_ts} follows DDL at {catalog.last_ddl_ts}")
         changes = Changes(catalog.versions, commit_ts)
         try:
-            if isinstance(node, nodes.CreateTable):
+            if isinstance(node, nodes.CreateTableNode):
                 _create(catalog, changes, node)
             else:
                 _drop(changes, node)
@@ -48,7 +49,7 @@ def replay(catalog: Catalog, node_type: int, payload: nodes.Buffer, commit_ts: i
     return entry
 
 
-def _create(catalog: Catalog, changes: Changes, node: nodes.CreateTable) -> None:
+def _create(catalog: Catalog, changes: Changes, node: nodes.CreateTableNode) -> None:
     if catalog.table_by_id(node.table_id) is not None:
         raise CorruptionError("log", f"table id {node.table_id} is created a second time")
     catalog.note_id(node.table_id)
@@ -63,7 +64,7 @@ def _create(catalog: Catalog, changes: Changes, node: nodes.CreateTable) -> None
     changes.insert(nodes.table_entry(node, schema))
 
 
-def _drop(changes: Changes, node: nodes.DropTable) -> None:
+def _drop(changes: Changes, node: nodes.DropTableNode) -> None:
     dropped = changes.delete(node.name)
     if dropped.id != node.table_id:
         reason = f"{dropped.name!r} is id {dropped.id}: the log drops id {node.table_id}"

@@ -1,4 +1,4 @@
-"""What an opening need not read again, and what time takes away.
+"""Checkpoints, opening from them, and garbage collection.
 
     run.py        make a checkpoint                    restore.py    open from one, and the tail
     capture.py    the state at one moment              load.py       a state from its files

@@ -32,7 +32,7 @@ from threading import Lock
 from halocline.catalog.entries import ObjectEntry
 from halocline.checkpoint.horizon import Holder, find_holders, horizon_of
 from halocline.checkpoint.leases import read_leases
-from halocline.checkpoint.pins import EVERYTHING, Pin, read_pins
+from halocline.checkpoint.pins import EVERYTHING, ProcessPin, read_pins
 from halocline.checkpoint.report import GcReport, Kept
 from halocline.checkpoint.staging import sweep_staged
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
@@ -87,7 +87,7 @@ class Collector:
                 return self._run(sweep=True)
 
     def step(self) -> GcReport | None:
-        """For the background: now and then do what time has made possible; None otherwise."""
+        """Collect now and then, for the background; None when it is not time."""
         now = self._core.clock.monotonic()
         if now < self._next_step or not self._turn.acquire(blocking=False):
             return None
@@ -104,7 +104,7 @@ class Collector:
             self._turn.release()
 
     def keep_for(self, retention_us: int) -> None:
-        """From now on the past stays readable for so long, whoever owns the database."""
+        """Set how long the past stays readable from now on, for later owners too."""
         committer, engine = self._committer, self._core.engine
         with committer.lock:
             if engine.retention_us == retention_us:
@@ -121,7 +121,7 @@ class Collector:
         committer.log.sync(order)
 
     def horizon(self) -> int:
-        """The oldest timestamp that somebody wants to keep readable now."""
+        """The oldest timestamp that must stay readable now."""
         return horizon_of(self._holders(self._pins()))
 
     def _run(self, *, sweep: bool) -> GcReport:
@@ -194,17 +194,17 @@ class Collector:
         return holders
 
     def _raise_bound(self) -> None:
-        """Whoever pinned a snapshot before they could see the new floor keeps what they need."""
+        """Lower the bound to pins that were set before the new floor could be seen."""
         engine = self._core.engine
         pins = [pin.ts for pin in self._pins()]
         self._all_pinned = EVERYTHING in pins
         engine.bound = min([engine.floor, *list(self._core.pins.values()), *pins])
 
-    def _pins(self) -> list[Pin]:
+    def _pins(self) -> list[ProcessPin]:
         """Snapshots that others hold: with a lock, or with a lease."""
         return [*read_pins(self._files), *read_leases(self._files, self._core.clock)]
 
-    def _holders(self, pins: Sequence[Pin]) -> list[Holder]:
+    def _holders(self, pins: Sequence[ProcessPin]) -> list[Holder]:
         core = self._core
         return find_holders(
             core.engine,
@@ -265,7 +265,7 @@ class Collector:
         return count, freed, stuck
 
     def _held(self, holders: Sequence[Holder]) -> list[Kept]:
-        """Who keeps what from being collected, the one that reaches back farthest first."""
+        """The holders that keep something from being collected, the oldest snapshot first."""
         engine = self._core.engine
         ended = [
             entry

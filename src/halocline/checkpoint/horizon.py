@@ -1,4 +1,4 @@
-"""The horizon: the oldest timestamp that somebody wants to keep readable, and who that is.
+"""The horizon: the oldest timestamp that must stay readable, and which holder asks for it.
 
     horizon = min( what was visible when retention began,
                    oldest open transaction here,  pins of other processes,  named snapshots )
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from halocline.checkpoint.pins import EVERYTHING, Pin
+from halocline.checkpoint.pins import EVERYTHING, ProcessPin
 from halocline.ids import NEVER
 from halocline.rows import EngineState
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who needs every snapshot from `ts` on, and what a report calls them."""
+    """A reader, a name or a setting that needs every snapshot from `ts` on, as reports call it."""
 
     ts: int
     reason: str
@@ -30,12 +30,12 @@ class Holder:
 def find_holders(
     engine: EngineState,
     open_snapshots: Iterable[int],
-    pins: Sequence[Pin],
+    pins: Sequence[ProcessPin],
     *,
     until_us: int,
     visible_ts: int,
 ) -> list[Holder]:
-    """All who hold the horizon; retention, which goes back to `until_us`, is always one."""
+    """All holders of the horizon; retention, which goes back to `until_us`, is always one."""
     kept = min(engine.times.at(until_us), visible_ts)
     holders = [Holder(kept, "younger than the retention time")]
     oldest = min(open_snapshots, default=NEVER)
@@ -50,7 +50,7 @@ def horizon_of(holders: Sequence[Holder]) -> int:
     return min(holder.ts for holder in holders)
 
 
-def _of_process(pin: Pin) -> str:
+def _of_process(pin: ProcessPin) -> str:
     if pin.ts != EVERYTHING:
         return f"pinned by process {pin.pid}" if pin.pid else "pinned by the lease of a Spark job"
     if pin.pid:

@@ -1,4 +1,4 @@
-"""Leased pins: snapshots that somebody reads who has no process to hold a lock.
+"""Leased pins: snapshots that are read by something without a process to hold a lock.
 
     planner   begins at ts (a pin with a lock)  -->  writes the lease  -->  ends
     readers   open files of that snapshot, in other processes, for as long as the lease runs
@@ -23,11 +23,13 @@ from typing import Final
 
 import msgspec
 
-from halocline.checkpoint.pins import PINS_DIRECTORY, Pin
+from halocline.checkpoint.pins import PINS_DIRECTORY, ProcessPin
 from halocline.clock import Clock
+from halocline.errors import CorruptionError
 from halocline.store import Files
 
 ENDING: Final = ".lease"
+SIZE_MAX: Final = 1024
 SHARES: Final = 10
 """Leases of one snapshot that end within a tenth of their length of each other are one file."""
 
@@ -51,7 +53,7 @@ def write_lease(files: Files, clock: Clock, ts: int, seconds: float) -> str:
     return path
 
 
-def read_leases(files: Files, clock: Clock) -> list[Pin]:
+def read_leases(files: Files, clock: Clock) -> list[ProcessPin]:
     """The snapshots of leases that run; the files of others are removed."""
     found = []
     now_us = clock.wall_us()
@@ -60,7 +62,7 @@ def read_leases(files: Files, clock: Clock) -> list[Pin]:
             path = f"{PINS_DIRECTORY}/{name}"
             lease = _read(files, path)
             if lease is not None and lease.until_us > now_us:
-                found.append(Pin(0, lease.ts))
+                found.append(ProcessPin(0, lease.ts))
             else:
                 with suppress(OSError):
                     files.remove(path)
@@ -68,6 +70,6 @@ def read_leases(files: Files, clock: Clock) -> list[Pin]:
 
 
 def _read(files: Files, path: str) -> _Lease | None:
-    with suppress(OSError, msgspec.DecodeError):
-        return _decode(files.read(path))
+    with suppress(OSError, CorruptionError, msgspec.DecodeError):
+        return _decode(files.read(path, SIZE_MAX))
     return None

@@ -59,7 +59,7 @@ LAG_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class ProcessPin:
     """The oldest snapshot that a process reads; NEVER when it reads none."""
 
     pid: int
@@ -140,11 +140,6 @@ class Pins(dict[int, int]):
         self._said = -1
         """What the page says; below zero when that is not known."""
 
-    @property
-    def published(self) -> bool:
-        """Does the owner know of these pins?"""
-        return self._file is not None
-
     def __setitem__(self, holder: int, ts: int) -> None:
         with self._turn:
             before = self.get(holder)
@@ -215,12 +210,12 @@ class Pins(dict[int, int]):
                 return
 
 
-def read_pins(files: Files) -> list[Pin]:
+def read_pins(files: Files) -> list[ProcessPin]:
     """The pins of all live processes; those of dead ones are removed."""
     try:
         names = files.list(PINS_DIRECTORY)
     except OSError:
-        return [Pin(0, EVERYTHING)]
+        return [ProcessPin(0, EVERYTHING)]
     found = []
     for name in names:
         if name.endswith(".pin"):
@@ -229,11 +224,11 @@ def read_pins(files: Files) -> list[Pin]:
             except FileNotFoundError:
                 continue  # closed meanwhile
             except (OSError, CorruptionError):
-                found.append(Pin(0, EVERYTHING))
+                found.append(ProcessPin(0, EVERYTHING))
     return found
 
 
-def _look(files: Files, path: str) -> Pin:
+def _look(files: Files, path: str) -> ProcessPin:
     """The pin of a live process; FileNotFoundError when it is, or was, that of a dead one."""
     if not files.is_locked(path):
         # Whoever removes it holds its lock: a reader may be taking it at this moment.
@@ -254,16 +249,16 @@ def _look(files: Files, path: str) -> Pin:
             if pin is not None:
                 reading = page[_READING_AT] if len(page) == _SIZE else _READING
                 if reading == _IDLE:
-                    return Pin(pin.pid, NEVER)
-                return pin if reading == _READING else Pin(0, EVERYTHING)
-        return Pin(0, EVERYTHING)
+                    return ProcessPin(pin.pid, NEVER)
+                return pin if reading == _READING else ProcessPin(0, EVERYTHING)
+        return ProcessPin(0, EVERYTHING)
     finally:
         if not isinstance(page, bytearray):
             page.close()
 
 
-def _decode(data: bytes) -> Pin | None:
+def _decode(data: bytes) -> ProcessPin | None:
     first, pid, ts, crc, last = _PAGE.unpack(data)
     if first != last or not first or crc != crc32(data[: _BODY.size]):
         return None
-    return Pin(pid, ts)
+    return ProcessPin(pid, ts)

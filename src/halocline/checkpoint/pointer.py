@@ -22,6 +22,7 @@ from halocline.checkpoint.seal import seal, unseal
 from halocline.errors import CorruptionError, UsageError
 from halocline.rows.system import CheckpointNode
 from halocline.store import Files
+from halocline.store.files import NotAFileError
 
 POINTER_PATH: Final = "log/checkpoint"
 MAGIC: Final = b"HALO-PTR"
@@ -46,5 +47,11 @@ def read_pointer(files: Files) -> Pointer | None:
     try:
         body = unseal(MAGIC, VERSION, files.read(POINTER_PATH), POINTER_PATH)
         return msgspec.msgpack.decode(body, type=Pointer)
-    except (FileNotFoundError, CorruptionError, UsageError, msgspec.MsgspecError):
+    except (
+        FileNotFoundError,
+        NotAFileError,
+        CorruptionError,
+        UsageError,
+        msgspec.MsgspecError,
+    ):
         return None

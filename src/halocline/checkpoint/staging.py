@@ -35,7 +35,7 @@ ENDINGS: Final = (".arrow", ".plan", ".draft")
 
 
 def hold_staged(root: str, clock: Clock, job: str, seconds: float) -> Path:
-    """Before a file is written or read: nobody takes it away for so long. Returns the folder."""
+    """Keep the files of a job from being removed for this long; returns their folder."""
     assert job
     assert "." not in job
     folder = Path(root, FOLDER)
@@ -48,7 +48,7 @@ def hold_staged(root: str, clock: Clock, job: str, seconds: float) -> Path:
 
 
 def end_staged(files: Files, job: str) -> tuple[int, int]:
-    """The job is over: its leases go, then its files. How many files went, and their bytes."""
+    """Remove the leases of a job that is over, then its files; how many, and their bytes."""
     names = [name for name in files.list(FOLDER) if _job_of(name) == job]
     return _remove(files, names)
 

@@ -1,4 +1,4 @@
-"""Sweep: files in the object store that nothing refers to and nobody will commit any more.
+"""Sweep: files in the object store that nothing refers to and no job will commit.
 
     list the store  ->  then, under the commit lock: live jobs, objects of all tables, checkpoints
                     ->  a listed file that none of them knows may go

@@ -1,4 +1,4 @@
-"""Upkeep: look at a database, do what is owed, look again; once, or for as long as somebody wants.
+"""Upkeep: look at a database, do what is owed, look again; once, or until it is stopped.
 
     health() --owed--> flush --> compact --> checkpoint --> gc --> health() --> rest --> ...
 
@@ -27,9 +27,9 @@ from halocline.errors import HaloclineError, UnavailableError
 if TYPE_CHECKING:
     from halocline.database.health import Health
 
-Work = Literal["flush", "compact", "checkpoint", "gc"]
-ORDER: Final[tuple[Work, ...]] = ("flush", "compact", "checkpoint", "gc")
-_WORK: Final[dict[str, Work]] = {"move": "flush", **{work: work for work in ORDER}}
+ChoreKind = Literal["flush", "compact", "checkpoint", "gc"]
+ORDER: Final[tuple[ChoreKind, ...]] = ("flush", "compact", "checkpoint", "gc")
+_WORK: Final[dict[str, ChoreKind]] = {"move": "flush", **{work: work for work in ORDER}}
 """What health() calls it -> what is done about it."""
 PASSES_MAX: Final = 8
 """Looks of one round: writers may go on making work for ever."""
@@ -40,7 +40,7 @@ WAIT_S: Final = 0.2
 class Chore:
     """One piece of work; for one table, or for all."""
 
-    work: Work
+    work: ChoreKind
     table: str | None = None
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Chore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What whoever watches is told."""
+    """A piece of news for the one who watches."""
 
     kind: Literal["began", "tasks", "done", "failed", "rest"]
     chore: Chore | None = None
@@ -62,7 +62,7 @@ class News:
     """Until the next round."""
 
 
-Watch = Callable[[News], None]
+OnNews = Callable[[News], None]
 
 
 class Stop(Protocol):
@@ -130,7 +130,7 @@ class UpkeepReport:
 
 
 class StoppedError(UnavailableError):
-    """Somebody broke the work off."""
+    """The work was broken off on request."""
 
 
 def keep_up(
@@ -139,7 +139,7 @@ def keep_up(
     *,
     interval_s: float,
     once: bool = False,
-    watch: Watch | None = None,
+    watch: OnNews | None = None,
     stop: Stop | None = None,
     everywhere: bool = False,
 ) -> UpkeepReport:
@@ -169,7 +169,7 @@ class _Keeper:
     """One call of `keep_up`."""
 
     def __init__(
-        self, db: Maintained, compact: Compact, watch: Watch, stop: Stop | None, everywhere: bool
+        self, db: Maintained, compact: Compact, watch: OnNews, stop: Stop | None, everywhere: bool
     ) -> None:
         self._db, self._compact, self._watch = db, compact, watch
         self._everywhere = everywhere

@@ -34,7 +34,7 @@ _CODES: tuple[tuple[type[HaloclineError], int], ...] = (
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors of the engine and of the system leave as a line on stderr and an exit code."""
+    """Turns errors of the engine and of the system into a line on stderr and an exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -43,13 +43,15 @@ def told() -> Iterator[None]:
     except HaloclineError as error:
         say(str(error))
         raise typer.Exit(code_of(error)) from None
+    except BrokenPipeError:
+        raise  # whoever read us has had enough: typer ends in silence
     except OSError as error:
         say(str(error))
         raise typer.Exit(UNAVAILABLE) from None
 
 
 def say(text: str) -> None:
-    """A line on stderr, as it is: paths may hold what rich takes for markup."""
+    """Prints a line on stderr as it is: paths may hold what rich takes for markup."""
     from rich.console import Console
     from rich.text import Text
 

@@ -3,6 +3,7 @@
     halocline health shop           rows and bytes per tier, and what is owed
     halocline check shop            is every file what it should be?
     halocline tables shop           names, rows, keys
+    halocline log shop              entries of the log and where it ends, also of a damaged one
     halocline maintain shop         do what is owed, now and every minute; --once for cron
     halocline serve shop            let other machines connect, until Ctrl-C
 
@@ -29,12 +30,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Place = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the database.")]
+DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the database.")]
 
 
 @app.command()
 def maintain(
-    path: Place,
+    path: DatabasePath,
     once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
     interval: Annotated[str, typer.Option(help="Rest between two rounds: 30s, 5m, 1h.")] = "1m",
     no_spark: Annotated[
@@ -69,11 +70,17 @@ def maintain(
 
 @app.command()
 def serve(
-    path: Place,
+    path: DatabasePath,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes one that is free.")] = 7400,
     tls_cert: Annotated[str | None, typer.Option(help="PEM file: certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file: its key.")] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option(
+            "--self-signed", help="Make a certificate, once; clients get it as tls_roots."
+        ),
+    ] = False,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token for reading and writing.")
     ] = None,
@@ -85,6 +92,7 @@ def serve(
 
     An address that others can reach needs a certificate and a token.
     """
+    from halocline.cli.serve import find_certificate
     from halocline.cli.serve import serve as run_serve
     from halocline.database.opening import local_files
 
@@ -94,22 +102,21 @@ def serve(
             path,
             host=host,
             port=port,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            tls=find_certificate(path, tls_cert, tls_key, self_signed=self_signed),
             token_file=token_file,
             read_token_file=read_token_file,
         )
 
 
 @app.command()
-def health(path: Place) -> None:
+def health(path: DatabasePath) -> None:
     """Show rows and bytes per tier, the shape of all tables, and what maintenance is owed."""
     with told(), hc.open(path, read_only=True) as db:
         typer.echo(str(db.health()))
 
 
 @app.command()
-def check(path: Place) -> None:
+def check(path: DatabasePath) -> None:
     """Verify every file of the database; ends with 1 when something is wrong."""
     with told(), hc.open(path, read_only=True) as db:
         problems = db.check()
@@ -120,8 +127,27 @@ def check(path: Place) -> None:
         typer.echo(f"{len(db.tables())} tables, no problems")
 
 
+@app.command(
+    epilog="Example: halocline log shop --from 1200 --json | jq 'select(.end)'",
+)
+def log(
+    path: DatabasePath,
+    start: Annotated[int, typer.Option("--from", min=0, help="The first entry to print.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object in a line.")] = False,
+) -> None:
+    """Print the entries of the log, their nodes, and where the log ends and why.
+
+    Opens and locks nothing, so a damaged log is shown too; ends with 4 when it is one.
+    """
+    with told():
+        from halocline.cli.log import show_log
+
+        code = show_log(path, start_order=start, as_json=as_json)
+    raise typer.Exit(code)
+
+
 @app.command()
-def tables(path: Place) -> None:
+def tables(path: DatabasePath) -> None:
     """List the tables: rows, primary key, columns."""
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`halocline serve`: own a database for other machines, until somebody says stop.
+"""`halocline serve`: own a database for other machines, until a signal ends it.
 
 Ctrl-C and SIGTERM end it alike: requests that have arrived are answered, then the database is
 closed.
@@ -15,6 +15,7 @@ import typer
 import halocline as hc
 from halocline.errors import UsageError
 from halocline.log.bell import Bell
+from halocline.node.certificate import own_certificate
 
 
 def serve(
@@ -22,8 +23,7 @@ def serve(
     *,
     host: str,
     port: int,
-    tls_cert: str | None,
-    tls_key: str | None,
+    tls: tuple[str, str] | None,
     token_file: Path | None,
     read_token_file: Path | None,
 ) -> None:
@@ -38,18 +38,34 @@ def serve(
             server = db.serve(
                 host,
                 port,
+                tls=tls,
                 token=_token(token_file),
                 read_token=_token(read_token_file),
-                tls_cert=tls_cert,
-                tls_key=tls_key,
             )
             typer.echo(f"serving {path} at {server.uri}")
+            if tls is not None:
+                typer.echo(f"certificate: {tls[0]}")
             if token_file is None:
                 typer.echo(f"token: {server.token}")
             stop.wait()
     finally:
         for number, handler in before.items():
             _restore(number, handler)
+
+
+def find_certificate(
+    path: Path, certificate: str | None, key: str | None, *, self_signed: bool
+) -> tuple[str, str] | None:
+    """The paths of the certificate and the key that were asked for."""
+    if self_signed:
+        if certificate or key:
+            raise UsageError("--self-signed makes a certificate: leave out --tls-cert, --tls-key")
+        return own_certificate(path)
+    if certificate and key:
+        return certificate, key
+    if certificate or key:
+        raise UsageError("--tls-cert and --tls-key belong together")
+    return None
 
 
 def _token(file: Path | None) -> str | None:

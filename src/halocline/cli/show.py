@@ -1,4 +1,4 @@
-"""News of a round of maintenance, on a terminal: a line for each step, a bar while a job runs.
+"""Progress of a round of maintenance on a terminal: a line for each step, a bar while a job runs.
 
     compact orders   4 groups, 120,000 of 2,000,000 rows dropped, 1.9 GB read, 1.7 GB written
     checkpoint       checkpoint at 812: 4 files (12,000 bytes), ...
@@ -22,7 +22,7 @@ from halocline.mover import Moved
 
 
 class Show:
-    """Whoever watches a terminal."""
+    """Prints the progress of maintenance on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

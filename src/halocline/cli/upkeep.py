@@ -41,7 +41,7 @@ def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int
 
 
 def _is_owner(db: Database) -> bool:
-    """Jobs of Spark commit where the database is open; calls of others are carried out there."""
+    """Is this process the owner? Jobs of Spark commit only there."""
     committer = db.core.committer
     if committer is not None and committer.distant is None:
         return True

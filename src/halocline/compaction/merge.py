@@ -250,7 +250,7 @@ def _kept(table: Any, drop: Drop | None) -> Any:
 def _split(
     held: Sequence[Any], names: Sequence[str], bound: bytes | None
 ) -> tuple[list[Any], list[Any]]:
-    """Rows below the bound, and those that have to wait."""
+    """Parts a table into rows below the bound and rows that have to wait."""
     ready, rest = [], []
     for table in held:
         count = table.num_rows if bound is None else _below(table, names, bound)

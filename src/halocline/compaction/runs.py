@@ -107,7 +107,7 @@ def file_of(tier: Tier, object_id: int) -> ObjectFile:
 
 
 def split(run: Run, reader: Reader, schema: Schema, parts: int) -> list[Run]:
-    """The same rows in so many runs of about the same size, or in fewer."""
+    """Splits a run into this many runs of about the same size, or into fewer."""
     ends = _quantiles(_sample(run, reader, schema, parts), parts)
     lows, highs = [b"", *ends], [*ends, None]
     return [
@@ -187,7 +187,7 @@ def write_run(
 
 
 def cut(slabs: Iterable[Any], rows: int, rows_max: int = 0) -> Iterator[Any]:
-    """The same rows in tables of exactly so many rows.
+    """Cuts a stream of tables into tables of exactly this many rows.
 
     The last one has fewer, or more, up to `rows_max`, so that a small rest is not by itself.
     """

@@ -32,7 +32,7 @@ class Shape:
     depth_max: int
     """Most data objects that hold one key in their range; 0 without keys."""
     depth_mean: float
-    """The same on average, at the first key of each object."""
+    """Data objects that hold a key in their range, on average over the first key of each."""
 
     @property
     def dead_share(self) -> float:

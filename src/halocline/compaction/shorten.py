@@ -88,7 +88,7 @@ class Shortener:
         dropped: Int64Array,
         outcome: Outcome,
     ) -> None:
-        """One that names no dropped row stays as it is."""
+        """Shortens one tombstone object, unless it names no dropped row."""
         left: list[Any] = []
         for entry in sorted(taken, key=lambda entry: entry.stats.rowid_min):
             self._go_on()

@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
@@ -24,6 +25,7 @@ from halocline.database.membership import Membership
 from halocline.database.opening import (
     Reader,
     local_files,
+    make_folder,
     readable,
     shelf_for,
     spill_folder,
@@ -35,10 +37,9 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.node import FlightLink
-from halocline.node.afar import AfarFiles, Fetched
+from halocline.node import ServerLink
+from halocline.node.remote_files import RemoteFiles, RemoteObjects
 from halocline.node.subscription import Subscription
-from halocline.node.trust import Trust
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
@@ -90,24 +91,22 @@ def connect(
     tls_roots: str | None = None,
     options: Options | None = None,
 ) -> Database:
-    """A database that another machine serves: `grpc://host:port`, or `grpc+tls://host:port`.
+    """Connect to a database that another machine serves at `halocline://host:port`.
 
     The same Database: it reads for itself, prepares its transactions here and has the owner commit
-    them. `tls_roots` is the path of a PEM file with the certificates to trust, unless they are
-    those of the system.
+    them. `tls_roots` is the path of a PEM file: with the certificate of the server itself, or with
+    those that may have signed it; without one it must be signed by an authority that this machine
+    trusts. Only a loopback address without `tls_roots` is spoken to without TLS.
     """
-    if not (isinstance(uri, str) and uri.startswith(("grpc://", "grpc+tls://"))):
-        raise UsageError(f"a server is named like 'grpc+tls://host:port', not {uri!r}")
     if not isinstance(token, str) or not token:
         raise UsageError("connect needs the token that the server was started with")
     roots = None
     if tls_roots is not None:
         with readable(tls_roots):
-            roots = Path(tls_roots).read_bytes()
-    link = FlightLink(uri, token, SystemClock(), roots)
-    files = AfarFiles(link.ask, SystemClock())
-    link.trust = Trust(files, SystemClock())
-    objects = Fetched(link.ask)
+            roots = Path(tls_roots).read_text("ascii", "replace")
+    link = ServerLink(uri, token, SystemClock(), roots)
+    files = RemoteFiles(link.ask)
+    objects = RemoteObjects(link.ask)
     try:
         return Database(
             cast(Files, files),
@@ -139,7 +138,7 @@ class Database(Membership):
         options: Options | None = None,
         clock: Clock | None = None,
         objects: Objects | None = None,
-        afar: FlightLink | None = None,
+        afar: ServerLink | None = None,
     ) -> None:
         if durability not in ("sync", "async"):
             raise UsageError(f"durability must be 'sync' or 'async', not {durability!r}")
@@ -156,7 +155,8 @@ class Database(Membership):
         options = options or Options()
         shelf = shelf_for(files, objects, memory_bytes)
         spill = "" if read_only else spill_folder(files)
-        duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill)
+        making = partial(make_folder, files)
+        duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill, making)
         self._reader: Reader | None = None
         self._gatherer = Gatherer()
         self._shelf, self._duck, self._afar = shelf, duck, afar
@@ -292,7 +292,7 @@ class Database(Membership):
             pin = -id(txn) - 1  # next to the transaction's own
             self._core.pins[pin] = start
             try:
-                state = txn.changes_of(table).state
+                state = txn.state_of(table)
                 self._refresh()
                 self._check_floor(start)
                 before = self._core.catalog.table(table, start)

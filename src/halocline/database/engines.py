@@ -56,7 +56,7 @@ def bytes_to_read(txn: Transaction, text: str, params: Sequence[Any] | None) -> 
     for name in parsed.tables:
         if name.lower() in parsed.defined and not txn.has_table(name):
             continue
-        state = txn.changes_of(name).state
+        state = txn.state_of(name)
         plan = take_plan(state, txn.snapshot, predicate_of(text, name, values, state.schema))
         total += sum(entry.stats.size_bytes for entry in plan.objects)
     return total

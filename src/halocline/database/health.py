@@ -37,7 +37,7 @@ from halocline.objects.pool import PoolStats
 from halocline.rows import TableState
 from halocline.txn import Core
 
-Work = Literal["move", "flush", "compact", "checkpoint", "gc"]
+OwedWork = Literal["move", "flush", "compact", "checkpoint", "gc"]
 NO_BUDGET: Final = 1 << 62
 
 
@@ -45,7 +45,7 @@ NO_BUDGET: Final = 1 << 62
 class Owed:
     """One piece of maintenance that is due, and why."""
 
-    work: Work
+    work: OwedWork
     table: str
     """Empty when it concerns the whole database."""
     why: str
@@ -182,7 +182,7 @@ class _Look:
         self.owed: list[Owed] = []
         self.troubles: dict[str, str] = {}
 
-    def owe(self, work: Work, table: str, why: str) -> None:
+    def owe(self, work: OwedWork, table: str, why: str) -> None:
         self.owed.append(Owed(work=work, table=table, why=why))
 
     def table(self, state: TableState) -> TableHealth:

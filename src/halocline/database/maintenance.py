@@ -35,7 +35,7 @@ from halocline.errors import CorruptionError, HaloclineError, UnavailableError, 
 from halocline.ids import NEVER
 from halocline.log import Log, read_log
 from halocline.mover import Background, Moved, Mover
-from halocline.node import FlightLink, Link
+from halocline.node import Link, ServerLink
 from halocline.node.wire import Command, CommandName
 from halocline.rows import TableState
 from halocline.store import Files
@@ -51,7 +51,7 @@ class Maintenance:
     _clock: Clock
     _core: Core
     _files: Files
-    _link: Link | FlightLink | None = None
+    _link: Link | ServerLink | None = None
     """The way to the owner, of a handle that was not the owner when it opened."""
     _log: Log
     _merging: Background | None = None
@@ -218,7 +218,7 @@ class Maintenance:
         if table is None:
             return sorted(_living(self._core), key=lambda state: state.entry.name)
         with Transaction(self._core, self._core.newest_ts(), read_only=True) as txn:
-            return [txn.changes_of(table).state]
+            return [txn.state_of(table)]
 
     @contextmanager
     def _pinned(self) -> Iterator[int]:

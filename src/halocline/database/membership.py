@@ -41,10 +41,10 @@ from halocline.database.opening import (
 )
 from halocline.database.weakly import weakly
 from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.node import FlightLink, Link, Local, NobodyError, Remote, Server, Service, Tail
-from halocline.node.afar import AfarPin, Fetched
+from halocline.node import Link, Local, NobodyError, Remote, Server, ServerLink, Service, Tail
 from halocline.node.ahead import AheadTransaction, CatchUp, catch_up_alone, move_on
 from halocline.node.answers import Answers
+from halocline.node.remote_files import RemoteObjects, RemotePin
 from halocline.node.session import Session
 from halocline.node.streams import Stream
 from halocline.node.subscription import OpenStream, Subscription
@@ -67,7 +67,7 @@ class Membership(Maintenance):
     """Those of a handle that is, or was, not the owner."""
     _service: Service | None = None
     _server: Server | None = None
-    _afar: FlightLink | None = None
+    _afar: ServerLink | None = None
     """The way to an owner on another machine."""
     _answers: Answers
     """Those of the owner."""
@@ -112,10 +112,10 @@ class Membership(Maintenance):
 
     # Roles.
 
-    def _follow(self, link: Link | FlightLink | None) -> None:
+    def _follow(self, link: Link | ServerLink | None) -> None:
         """Become one of many that follow the log; with a link, one that writes too."""
         if self._afar is not None:
-            self._afar.pin = AfarPin(self._afar.ask)
+            self._afar.pin = RemotePin(self._afar.ask)
             self._pins = pins = Pins(self._afar.pin)
         else:
             self._pins = pins = reader_pins(self._files, self._clock)
@@ -209,28 +209,28 @@ class Membership(Maintenance):
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        tls: tuple[str, str] | None = None,
         token: str | None = None,
         read_token: str | None = None,
-        tls_cert: str | None = None,
-        tls_key: str | None = None,
     ) -> Server:
         """Let other machines connect, until the database is closed or `stop()` is called.
 
         Only the owner serves. `server.uri` and `server.token` are what `halocline.connect` needs.
-        An address that others can reach needs a certificate, its key (paths of PEM files) and a
-        token; `read_token` admits those who may only read.
+        An address that others can reach needs a token and `tls`: the paths of a certificate and
+        its key, PEM files. `read_token` admits those who may only read.
         """
         self._core.check_open()
         if self._reader is not None:
             raise UsageError("only the process that owns the database can serve it")
         if self._server is not None:
             self._server.stop()
-        if (tls_cert is None) != (tls_key is None):
-            raise UsageError("tls_cert= and tls_key= belong together")
-        tls = None
-        if tls_cert is not None and tls_key is not None:
-            with readable(tls_cert):
-                tls = Path(tls_cert).read_bytes(), Path(tls_key).read_bytes()
+        if tls is not None and not (isinstance(tls, tuple) and len(tls) == 2):
+            raise UsageError("tls= takes two paths: (certificate, key)")
+        context = None
+        if tls is not None:
+            from halocline.node.tls import server_context  # most programs need none
+
+            context = server_context(*tls)
         self._server = Server(
             self,
             self._log.epoch,
@@ -238,7 +238,7 @@ class Membership(Maintenance):
             port=port,
             token=token,
             read_token=read_token,
-            tls=tls,
+            tls=context,
             sync=self._durability != "sync",
             numbers=self._numbers,
         )
@@ -368,7 +368,7 @@ class Membership(Maintenance):
             if self._spill:
                 steps.callback(shutil.rmtree, self._spill, ignore_errors=True)
             if self._afar is not None:
-                if isinstance(self._shelf.objects, Fetched):
+                if isinstance(self._shelf.objects, RemoteObjects):
                     steps.callback(self._shelf.objects.close)
                 steps.callback(self._afar.close)
             if self._pins is not None:
@@ -385,8 +385,9 @@ class Membership(Maintenance):
     def _forked(self) -> None:
         """In a forked child: the parent keeps the database, this handle is dead."""
         self._core.close("a forked child cannot use its parent's database: open it there")
-        if self._service is not None:
-            self._service.abandon()
+        for door in (self._service, self._server):
+            if door is not None:
+                door.abandon()
         for link in (self._link, self._afar):
             if link is not None:
                 link.abandon()

@@ -9,21 +9,23 @@ Both begin with the newest checkpoint and fold the log behind it (checkpoint/res
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock as ThreadLock
+from typing import cast
 
 from halocline.checkpoint import Checkpoints, PinFile, Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import join, restore
-from halocline.clock import Clock, SystemClock
+from halocline.clock import Clock
 from halocline.errors import (
+    CorruptionError,
     HaloclineError,
     NotFoundError,
     SnapshotExpiredError,
@@ -40,7 +42,6 @@ from halocline.log import (
     read_log,
     recover,
 )
-from halocline.log.promise import PROMISE_S
 from halocline.log.published import Published, claim
 from halocline.node import NobodyError
 from halocline.objects import Shelf
@@ -53,18 +54,23 @@ from halocline.rows.undo import collect, forget_objects
 from halocline.store import (
     Files,
     LocalFiles,
+    LocalObjects,
     Lock,
     LockedError,
     MemoryObjects,
     Objects,
-    PyarrowObjects,
 )
+from halocline.store.files import HOLDER_BYTES_MAX
 from halocline.txn import Committer
+
+_logger = logging.getLogger("halocline")
 
 LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
-KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "staging", "objects"})
+KNOWN = frozenset(
+    {"LOCK", "endpoint", "published", "log", "pins", "spill", "staging", "objects", "tls"}
+)
 
 
 def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
@@ -91,7 +97,9 @@ def shelf_for(files: Files, objects: Objects | None, memory_bytes: int) -> Shelf
         return Shelf(objects, memory_bytes=memory_bytes, root=getattr(objects, "folder", ""))
     if isinstance(files, LocalFiles):
         folder = str(Path(files.root, "objects"))
-        return Shelf(PyarrowObjects.open(folder), memory_bytes=memory_bytes, root=folder)
+        store = LocalObjects(files, "objects")
+        check_root = files.check_root
+        return Shelf(store, memory_bytes=memory_bytes, root=folder, check_root=check_root)
     return Shelf(MemoryObjects(), memory_bytes=memory_bytes)
 
 
@@ -100,26 +108,38 @@ def spill_folder(files: Files) -> str:
     return str(Path(files.root, "spill")) if isinstance(files, LocalFiles) else ""
 
 
+def make_folder(files: Files, path: str) -> None:
+    """Make a folder inside the database, in the very one that was opened."""
+    files.makedirs(os.path.relpath(path, cast(LocalFiles, files).root))
+
+
 def sweep_spill(files: Files) -> None:
     """Folders that compute nodes spilled into and left behind when they were killed.
 
     They are named by process. A node has its pin before its first query makes the folder: one that
     is listed, and has no pin now, belongs to nobody.
     """
-    root = spill_folder(files)
-    folders = [path for path in Path(root).glob("*-*") if path.is_dir()] if root else []
+    if not isinstance(files, LocalFiles):
+        return
+    folders = [name for name in files.list("spill") if "-" in name]
     alive = {pin.pid for pin in read_pins(files)} if folders else set()
     for folder in folders:
-        pid = folder.name.partition("-")[0]
+        pid = folder.partition("-")[0]
         if pid.isdecimal() and not alive & {0, int(pid)}:
-            shutil.rmtree(folder, ignore_errors=True)
+            files.remove_tree("spill", folder)
 
 
 def _root(path: str | os.PathLike[str]) -> Path:
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or "\0" in str(path):
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"a database is opened by the path of its directory, not {path!r}")
     if "://" in str(path):
         raise UsageError(f"{path!r} is a URI: the log must be on a local disk, give a directory")
+    try:
+        str(Path(path).resolve()).encode()
+    except UnicodeEncodeError:
+        text = f"{path!r} is not a path in UTF-8: DuckDB and Spark could not open files there"
+        raise UsageError(text) from None
     return Path(path).absolute()
 
 
@@ -133,9 +153,28 @@ def lock_for_writing(files: Files, clock: Clock, *, serve: bool) -> Lock:
     }
     try:
         files.makedirs("log")
-        return files.lock("LOCK", json.dumps(holder).encode())
+        folder = list(files.identity()) if isinstance(files, LocalFiles) else None
+        before = _folder_before(files)
+        lock = files.lock("LOCK", json.dumps({**holder, "folder": folder}).encode())
     except LockedError as error:
         raise NobodyError(*_describe(error.holder)) from None
+    # The inode alone: the number of a device may be another after the machine was started again.
+    if folder is not None and before is not None and before[1] != folder[1]:
+        _logger.warning(
+            "%s is a copy of another folder: it goes on as a database of its own, and neither "
+            "knows what is committed in the other",
+            cast(LocalFiles, files).root,
+        )
+    return lock
+
+
+def _folder_before(files: Files) -> tuple[int, int] | None:
+    """Device and inode of the folder that was locked with this very file the last time."""
+    try:
+        device, inode = json.loads(files.read("LOCK", HOLDER_BYTES_MAX))["folder"]
+    except (OSError, CorruptionError, ValueError, LookupError, TypeError):
+        return None
+    return device, inode
 
 
 def start_owner(
@@ -147,8 +186,6 @@ def start_owner(
         return recover(files, options=options, clock=clock, start=start)
 
     claim(files)
-    real = SystemClock()  # a server promises by no other
-    promised_until = real.monotonic() + PROMISE_S
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)
@@ -162,10 +199,6 @@ def start_owner(
         checkpoints = Checkpoints(committer, files)
         if replay.root is not None:
             checkpoints.adopt(replay.root, replay.key, replay.tiers)
-        # What the last owner has promised is over then. Opening nearly always takes longer.
-        left = promised_until - real.monotonic()
-        if left > 0:
-            real.sleep(left)
     except BaseException:
         log.close()
         raise
@@ -185,6 +218,8 @@ def readable(path: str) -> Iterator[None]:
     """An error of the operating system while opening or reading becomes "try later"."""
     try:
         yield
+    except HaloclineError:
+        raise  # one that is both says by itself what there is to say
     except OSError as error:
         raise unreadable(path, error) from error
 

@@ -22,7 +22,7 @@ class Table:
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
         with database._begin_reading() as txn:
-            self.name = txn.changes_of(name).entry.name
+            self.name = txn.state_of(name).entry.name
 
     def __repr__(self) -> str:
         return f"<Table {self.name!r} of {self._database.path}>"
@@ -31,20 +31,20 @@ class Table:
     def schema(self) -> pa.Schema:
         """Columns and types as an Arrow schema."""
         with self._database._begin_reading() as txn:
-            return txn.changes_of(self.name).schema.arrow
+            return txn.state_of(self.name).schema.arrow
 
     @property
     def primary_key(self) -> tuple[str, ...]:
         """Names of the key columns; empty when the table has none."""
         with self._database._begin_reading() as txn:
-            return txn.changes_of(self.name).schema.primary_key
+            return txn.state_of(self.name).schema.primary_key
 
     def count(self, at: int | datetime | str | None = None) -> int:
         """Number of rows, now or at a point in time."""
-        from halocline.txn import query
+        from halocline.read.query import count
 
         with self._database._begin_reading(at) as txn:
-            return query.count(self._database._core, txn, txn.changes_of(self.name))
+            return count(self._database._core.duck, txn.state_of(self.name), txn.snapshot)
 
     def to_arrow(self, at: int | datetime | str | None = None) -> pa.Table:
         """All rows, now or at a point in time."""
@@ -59,7 +59,7 @@ class Table:
         They also hold rows that have ended, and lack those that are still in memory.
         """
         with self._database._begin_reading(at) as txn:
-            state = txn.changes_of(self.name).state
+            state = txn.state_of(self.name)
             data, _ = state.shape.tier.at(txn.snapshot)
             files = [entry.file for entry in data if entry.file is not None]
             return [state.shelf.path_of(file) or file.key for file in files]
@@ -68,7 +68,7 @@ class Table:
         """Every commit that touched the table: commit_ts, wall clock, rows changed by kind."""
         database = self._database
         with self._oldest() as past, database.begin() as txn:
-            state = txn.changes_of(self.name).state
+            state = txn.state_of(self.name)
             events = read_events(state, past.snapshot, txn.snapshot)
         commits, places = np.unique(events.stamps, return_inverse=True)
         counts = {

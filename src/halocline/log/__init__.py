@@ -5,7 +5,7 @@
     allocate.py   files of zeros, one ahead             tape.py     from memory to the disk
     line.py       leader and followers                  writer.py   reserve, append, wait -> Log
     published.py  how far others may read               follow.py   reading beside the writer
-    places.py     where reading may begin
+    places.py     where reading may begin               inspect.py  looking at a damaged log
 
 Start with format.py, then writer.py and recover.py. The bytes are in docs/formats/log.md.
 """

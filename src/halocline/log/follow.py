@@ -31,6 +31,7 @@ from halocline.log.recover import Recovery
 from halocline.log.scan import Cursor, check_follows, read_entries
 from halocline.options import Options
 from halocline.store import File, Files
+from halocline.store.files import NotAFileError
 
 AHEAD_BYTES: Final = 1 << 16
 
@@ -140,7 +141,7 @@ class Follower:
         if self._page is None:
             try:
                 self._page = PublishedPage(self._files)
-            except (FileNotFoundError, CorruptionError):
+            except (FileNotFoundError, NotAFileError, CorruptionError):
                 return None
         position = self._page.read()
         if position is not None and self._uuid and position.uuid != self._uuid:

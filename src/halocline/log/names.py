@@ -25,12 +25,17 @@ def path_of(number: int) -> str:
 
 def log_numbers(files: Files) -> list[int]:
     """The numbers of the log files that exist, ascending; CorruptionError if one is missing."""
-    matches = (_NAME.fullmatch(name) for name in files.list(LOG_DIRECTORY))
-    numbers = sorted(int(match[1]) for match in matches if match)
+    numbers = found_numbers(files)
     for before, number in pairwise(numbers):
         if number != before + 1:
             raise CorruptionError(path_of(before + 1), "the log file is missing")
     return numbers
+
+
+def found_numbers(files: Files) -> list[int]:
+    """The numbers of the log files that exist, ascending, with or without holes."""
+    matches = (_NAME.fullmatch(name) for name in files.list(LOG_DIRECTORY))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def read_image(files: Files, number: int, size: int | None = None, offset: int = 0) -> bytes:

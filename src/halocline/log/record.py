@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from halocline.errors import CorruptionError
+from halocline.errors import CorruptionError, UsageError
 from halocline.log.format import AC, CKP, COMMITS, SYSTEM, Entry
 
 DML_A: Final = 0x01
@@ -67,11 +67,12 @@ _TOKEN_AT: Final = _META_BYTES + _INFO_BYTES
 _unpack_meta, _unpack_info = META.unpack_from, INFO.unpack_from
 _unpack_count, _unpack_node = COUNT.unpack_from, NODE.unpack_from
 _pack_plain, _pack_node = _PLAIN.pack, NODE.pack
+_U32_MAX: Final = (1 << 32) - 1
 _new = tuple.__new__
 
 Node = tuple[int, bytes]
-Token = str | tuple[str, int]
-_decode_token = msgspec.msgpack.Decoder(Token).decode
+_Token = str | tuple[str, int]
+_decode_token = msgspec.msgpack.Decoder(_Token).decode
 _encode_token = msgspec.msgpack.Encoder().encode
 
 
@@ -83,7 +84,7 @@ class Info(NamedTuple):
     epoch: int
     commits: int = 1
     """How many transactions it holds."""
-    token: Token | None = None
+    token: _Token | None = None
 
 
 class Record(NamedTuple):
@@ -103,7 +104,7 @@ def encode_commit(
     nodes: Sequence[tuple[int, bytes | bytearray | memoryview]],
     *,
     count: int = 1,
-    token: Token | None = None,
+    token: _Token | None = None,
 ) -> bytearray:
     """The payload of a commit, whose timestamp and wall clock are put in later (`stamp`)."""
     if token is None:
@@ -139,17 +140,11 @@ def add_nodes(payload: bytearray, nodes: Sequence[tuple[int, bytes]]) -> None:
         payload += body
 
 
-def count_nodes(payload: bytes) -> int:
-    """How many nodes a payload says that it has, before any of them is looked at."""
-    try:
-        (count,) = _unpack_count(payload, _META_BYTES + _unpack_meta(payload)[1])
-    except StructError:
-        return 0  # whoever decodes it finds out
-    return int(count)
-
-
-def decode_payload(payload: bytes, path: str = "log") -> tuple[int, Info | None, list[Node]]:
-    """(transaction id, info, nodes); CorruptionError if its lengths do not add up."""
+def decode_payload(
+    payload: bytes, path: str = "log", nodes_max: int = _U32_MAX
+) -> tuple[int, Info | None, list[Node]]:
+    """(transaction id, info, nodes); CorruptionError if its lengths do not add up, UsageError if it
+    says that it has more nodes than it may."""
     nodes: list[Node] = []
     try:
         txn_id, info_bytes = _unpack_meta(payload)
@@ -157,6 +152,8 @@ def decode_payload(payload: bytes, path: str = "log") -> tuple[int, Info | None,
         info = _decode_info(payload, at, path) if info_bytes else None
         (count,) = _unpack_count(payload, at)
         at += 4
+        if count > nodes_max:
+            raise UsageError(f"a commit has at most {nodes_max} parts: commit fewer rows at once")
         # A length that is too long takes `at` beyond the end, where the next unpack fails.
         for _ in range(count):
             kind, length = _unpack_node(payload, at)

@@ -180,7 +180,8 @@ def _survey(files: Files, start: Place | None = None) -> tuple[Recovery, bytes, 
         else:
             check_follows(header, cursor, uuid)
             cursor = Cursor.begin(header)
-        image = read_image(files, header.number)
+        # Not all that is there: whoever has lengthened the file must not fill memory with it.
+        image = read_image(files, header.number, header.size)
         limit = len(image) if following is None else following.previous_end
         for entry in read_entries(image, 0, limit, cursor):
             if entry.type == CKP:

@@ -46,7 +46,6 @@ from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
 from halocline.log.places import Places
-from halocline.log.promise import Promise
 from halocline.log.published import Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
@@ -63,8 +62,6 @@ _new = tuple.__new__
 
 class Log:
     """One database's log, open for writing. `Log.start` makes one."""
-
-    promise: Promise | None = None  # where processes far away are served
 
     def __init__(
         self, files: Files, recovery: Recovery, *, options: Options, durability: Durability
@@ -128,8 +125,6 @@ class Log:
         """Make sure that one entry of this payload, and a small system entry, have room. 0.2 us."""
         if self.failed is not None:
             raise self._refusal("not_committed")
-        if self.promise is not None:
-            self.promise.keep()
         if self._next.offset + payload_bytes + extra > self._size:
             self._roll(payload_bytes)
 

@@ -55,11 +55,11 @@ class Background:
         self.steps: list[Step] = []
 
     def add(self, name: str, run: Callable[[], object]) -> None:
-        """Another step, after those that are there."""
+        """Add a step behind those that are there."""
         self.steps.append(Step(name, run))
 
     def start(self, owner: object) -> None:
-        """Begin, and go on for as long as the owner is there."""
+        """Start the thread; it runs for as long as the owner exists."""
         loop = threading.Thread(
             target=_loop,
             args=(weakref.ref(self), self._wake, self._stopping),
@@ -71,7 +71,7 @@ class Background:
         loop.start()
 
     def wake(self) -> None:
-        """There is something to do now."""
+        """Start the next round now."""
         self._wake.ring()
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class Background:
         }
 
     def run_once(self) -> float:
-        """Every step that is not pausing, once; returns the seconds until the next round."""
+        """Run every step that is not pausing once; returns the seconds until the next round."""
         rest_s = ROUND_S
         for step in self.steps:
             if self._stopping.rung or not self._usable():

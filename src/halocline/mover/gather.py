@@ -108,7 +108,7 @@ def _kept(run: TombstoneRun, mask: Mask) -> TombstoneRun:
 
 
 def _dead(state: TableState, run: TombstoneRun, floor: int) -> Mask:
-    """Whose row nobody can see and nothing holds: it was in L0 and undo GC has removed it."""
+    """Tombstones whose row is gone: it was in L0, and undo GC has removed it."""
     dead = (run.stamps <= floor) & (run.rowids >= state.moved_rowid)
     if dead.any():
         dead &= ~residents(state)(run.rowids)

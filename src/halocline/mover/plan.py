@@ -75,7 +75,7 @@ class MovePolicy:
 
     @classmethod
     def of(cls, options: Options, budget_bytes: int) -> MovePolicy:
-        """What a database's options say, when L0 of all tables may take `budget_bytes`.
+        """The policy of a database's options, with `budget_bytes` for L0 of all tables.
 
         One table may take half of that, so that the mover starts before memory is short.
         """
@@ -97,7 +97,7 @@ class MovePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageStats:
-    """All the planner may know of a page; never its rows."""
+    """What the planner knows of a page; never its rows."""
 
     rows: RowIdRange
     row_count: int
@@ -170,11 +170,6 @@ class MovePlan:
         """Is there nothing to do?"""
         return not (self.freeze or self.objects or self.tombstones)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of pages that leave."""
-        return sum(one.size_bytes for one in self.objects)
-
 
 def plan_move(
     l0: L0Stats, policy: MovePolicy, *, flush: bool = False, free_bytes: int = 0
@@ -219,7 +214,7 @@ def plan_moves(
 
 
 def share_pressure(tables: Sequence[L0Stats], over_bytes: int) -> dict[TableId, int]:
-    """Who has to free how much: the largest first, because few large objects beat many small."""
+    """How much each table has to free: largest first, for few large objects beat many small."""
     shares: dict[TableId, int] = {}
     for l0 in sorted(tables, key=lambda l0: (-l0.size_bytes, l0.table)):
         if over_bytes <= 0:
@@ -268,7 +263,7 @@ def _needs_active(
     policy: MovePolicy,
     free_bytes: int,
 ) -> bool:
-    """Is the reason not met by frozen pages alone?"""
+    """Must the active page leave, too, to satisfy the reason?"""
     if reason is MoveReason.FLUSH:
         return True
     if reason is MoveReason.AGE:
@@ -318,7 +313,7 @@ def _pieces(page: PageStats, rows_max: int) -> list[PageStats]:
 
 
 def _object(ranges: Sequence[RowIdRange], row_count: int, size_bytes: int) -> ObjectPlan:
-    """Ranges that touch become one: a record of a move stays short."""
+    """Joins ranges that touch, so that the record of a move stays short."""
     joined: list[RowIdRange] = []
     for start, end in ranges:
         if joined and joined[-1].end == start:

@@ -61,7 +61,7 @@ class Pressure:
         return max(0, self.used_bytes - self.budget_bytes)
 
     def note(self, stats: L0Stats) -> None:
-        """A table was measured."""
+        """Take note of the bytes of a table."""
         self._used[stats.table] = stats.size_bytes
 
     def keep(self, tables: list[int]) -> None:
@@ -70,12 +70,12 @@ class Pressure:
             self._used.pop(table_id, None)
 
     def ease(self) -> None:
-        """Something has left L0: whoever waits looks again."""
+        """Wake the writers that wait, because something has left L0."""
         with self._lock:
             self._eased.notify_all()
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Let all writers go, for good."""
         self.wake = None
         self.ease()
 

@@ -86,7 +86,7 @@ class Mover:
         self.pressure = Pressure(core.engine, self._policy, budget_bytes, core.clock)
 
     def flush(self, states: Iterable[TableState]) -> Moved:
-        """Empty L0 of these tables; what commits meanwhile may stay.
+        """Empty L0 of these tables; rows that are committed meanwhile may stay.
 
         One that was dropped may be among them: older snapshots see it, and it holds back the log.
         """
@@ -170,7 +170,7 @@ class Mover:
         return Moved()
 
     def _slow_down(self, state: TableState) -> None:
-        """While memory is short, every commit to the table comes by and waits."""
+        """Makes every commit to the table wait while memory is short."""
         if self.pressure.over_bytes:
             state.owes = True
 
@@ -220,7 +220,7 @@ class Mover:
         return writer.moved
 
     def _give_up(self, job: JobNode) -> None:
-        """Nobody will commit the files of this job: GC may have them."""
+        """Ends the job; its files will never be committed, and GC may have them."""
         try:
             end_job(self._committer, job)
         except Exception:  # noqa: BLE001 the error that led here is the one to tell
@@ -243,7 +243,7 @@ class _Writer:
             self.moved += Moved(rows=table.num_rows)
 
     def add_tombstones(self, table: pa.Table) -> None:
-        """As many objects as it takes."""
+        """Write tombstones into as many objects as it takes."""
         rows = self._options.object_rows
         for start in range(0, table.num_rows, rows):
             self._add(write_tombstones, table.slice(start, rows))

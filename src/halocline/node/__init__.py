@@ -4,19 +4,19 @@ Start with wire.py (what is said), then parcel.py (a workspace on its way), answ
 owner does) and link.py (how the owner is found, and what happens when it is gone).
 """
 
-from halocline.node.flight import FlightLink
 from halocline.node.link import Link, Local, NobodyError
 from halocline.node.remote import Remote, Tail
 from halocline.node.server import Server
+from halocline.node.server_link import ServerLink
 from halocline.node.service import Service
 
 __all__ = [
-    "FlightLink",
     "Link",
     "Local",
     "NobodyError",
     "Remote",
     "Server",
+    "ServerLink",
     "Service",
     "Tail",
 ]

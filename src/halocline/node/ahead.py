@@ -67,11 +67,10 @@ class AheadTransaction(Transaction):
         self._core, self._ahead = core, position
         self._reader, self._fold = reader, catch_up
         self.snapshot = max(core.newest_ts(), position.visible_ts)
-        self._fresh = False
 
     def insert(self, table: str, rows: Any) -> int:
         if self._ahead is not None:
-            if type(rows) is dict and self._single is None and self._insert_unseen(table, rows):
+            if type(rows) is dict and self._own is None and self._insert_unseen(table, rows):
                 return 1
             self._catch_up()
         return super().insert(table, rows)
@@ -118,7 +117,7 @@ class AheadTransaction(Transaction):
         except (HaloclineError, OSError):
             # The table may have another schema by now, and nobody keeps its files for us.
             return False
-        self._single = (state, key, row, 0, ())
+        self._own = (state, key, row, 0, ())
         self._folded = min(folded, self.snapshot)
         return True
 
@@ -144,14 +143,13 @@ class AheadTransaction(Transaction):
             pins.pop(pin, None)
             raise
         self._ahead = None
-        self._fresh = self._single is None and self._state == "open"
 
     def _insert_again(self, ts: int) -> None:
         """Insert the row that was kept aside as if for the first time, at a snapshot that is
         folded."""
-        if self._single is None:
+        if not isinstance(self._own, tuple):
             return
-        old, key, row, *_ = self._single
+        old, key, row, *_ = self._own
         table, state = old.entry.name, self._core.state_of(old.entry.name, ts)
         if state is None:
             raise NotFoundError("table", table)
@@ -159,7 +157,7 @@ class AheadTransaction(Transaction):
             raise ConflictError("the table was dropped by another transaction", table=table)
         if find(state, key, ts):
             raise DuplicateKeyError(table, [key])
-        self._single = (state, key, row, 0, ())
+        self._own = (state, key, row, 0, ())
 
     def _to_newest(self) -> None:
         """Go on at the newest snapshot; ConflictError if the row cannot be inserted there."""
@@ -174,16 +172,16 @@ class AheadTransaction(Transaction):
             raise ConflictError(reason, table=error.name) from error
         self.snapshot = self._core.pins[id(self)] = newest
 
-    def _commit_single(self) -> bool:
+    def _commit_single(self, single: Single) -> bool:
         try:
-            if self._ahead is None or self._single is None or self._core.committer is None:
-                return super()._commit_single()
-            return self._commit_ahead(self._core.committer, self._single)
+            if self._ahead is None or self._core.committer is None:
+                return super()._commit_single(single)
+            return self._commit_ahead(self._core.committer, single)
         except SnapshotExpiredError as error:
             raise _too_late() from error
 
     def _commit_ahead(self, committer: Committer, single: Single) -> bool:
-        """`Work._commit_single`, and once more from a newer snapshot if the owner wants that."""
+        """Commit one row, and once more from a newer snapshot if the owner wants that."""
         try:
             self._core.check_open()
             commit_ts = committer.commit_single(self._folded, single)
@@ -194,15 +192,14 @@ class AheadTransaction(Transaction):
             except BaseException:
                 self._finish("failed at commit")
                 raise
-            return super()._commit_single()
+            assert isinstance(self._own, tuple), "the same row, at a newer snapshot"
+            return super()._commit_single(self._own)
         except BaseException:
             self._finish("failed at commit")
             raise
         if commit_ts:
             self.commit_ts = commit_ts
-            self._state = "committed"
-            self._writable = False
-            self._single = None
+            self._finish("committed")
         return bool(commit_ts)
 
 

@@ -3,8 +3,9 @@
     Request --> a method of `Answers` --> a value, or an error of errors.py
 
 The same for everybody, whatever the way: processes of this machine through a socket (service.py),
-and this process itself, once it has taken over from an owner that is gone (link.py). A commit runs
-in the thread that brought it, or at the desk (desk.py) with those that came together with it.
+those of other machines through TLS (server.py), and this process itself, once it has taken over
+from an owner that is gone (link.py). A commit runs in the thread that brought it, or at the desk
+(desk.py) with those that came together with it.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
 from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.
@@ -16,8 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-import msgspec
-
 from halocline.errors import (
     ConflictError,
     NotFoundError,
@@ -26,14 +25,13 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.log import Follower, LogGone, decode_record
-from halocline.node.lending import list_log, look, put_object, read_file, read_object
+from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.parcel import unpack
-from halocline.node.promising import CommitLooked
 from halocline.node.push import BEGIN_AGAIN, Hub
-from halocline.node.row_commits import Logged, Outcome, log_rows
+from halocline.node.row_commits import Answerable, Outcome, log_rows
 from halocline.node.session import Session
 from halocline.node.wire import (
     READ_BYTES_MAX,
@@ -41,7 +39,6 @@ from halocline.node.wire import (
     CheckpointFacts,
     Command,
     Commit,
-    CommitLook,
     Committed,
     CreateTable,
     DropTable,
@@ -65,7 +62,6 @@ from halocline.node.wire import (
     Subscribe,
     Tail,
     WaitVisible,
-    encode,
 )
 from halocline.options import DURATION_MAX
 from halocline.rows.state import TableState
@@ -94,7 +90,6 @@ class Answers:
         self._methods: dict[type, Callable[[Owner, Session, Any], Any]] = {
             Ping: self._ping,
             Commit: self._commit,
-            CommitLook: self._commit_look,
             FindToken: self._find_token,
             WaitVisible: self._wait_visible,
             StartJob: self._start_job,
@@ -166,7 +161,11 @@ class Answers:
                 if not nodes:
                     txn.keep_token()  # nobody sends nothing, but for the sake of its token
                 core.check_writable(request.snapshot, tables)
-                jobs = {id: one.blind for id, one in txn.changes.items() if one.blind is not None}
+                jobs = {
+                    id: one.blind
+                    for id, one in txn.workspace.changes.items()
+                    if one.blind is not None
+                }
                 commit_ts = txn.commit()
         finally:
             if request.objects or request.ddl:
@@ -178,11 +177,7 @@ class Answers:
         counts = {id: job.counts() for id, job in jobs.items()}
         return Committed(commit_ts, counts) if counts else commit_ts
 
-    def _commit_look(self, owner: Owner, session: Session, request: CommitLook) -> CommitLooked:
-        """Without the look: a promise is given through an exchange only (server.py)."""
-        return CommitLooked(msgspec.Raw(encode(self._commit(owner, session, request.commit))))
-
-    def log_commit(self, session: Session, request: Commit, nodes: Nodes) -> Logged:
+    def log_commit(self, session: Session, request: Commit, nodes: Nodes) -> Answerable:
         """Fold and log a short commit (`short_nodes`). Durable after `settle`, then `tidy`."""
         owner = self._running()
         core, tables = owner.core, owner.core.engine.tables

@@ -1,5 +1,7 @@
 """Channel: one connected socket, frames in and frames out. For one thread at a time.
 
+The socket is that of a process of this machine, or one of TCP, with TLS on it (tls.py) or without.
+
 Bytes are taken from the socket in pieces of at most PIECE_BYTES, so that a length nobody honours
 costs nothing. A frame that is too long, or whose CRC is wrong, ends the connection: after it nobody
 knows where the next one begins.
@@ -10,11 +12,14 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from struct import pack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from halocline.node.spin import Spin
 from halocline.node.wire import HEAD, frame
+
+if TYPE_CHECKING:
+    from halocline.node.tls import TlsSocket
 
 PIECE_BYTES: Final = 1 << 18
 FIRST_BYTES: Final = 1 << 14
@@ -28,10 +33,11 @@ class BrokenChannelError(ConnectionError):
 
 
 class Channel:
-    """Frames over a stream socket."""
+    """Frames over a stream socket, with or without TLS."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket) -> None:
         self.sock = sock
+        self._limits: tuple[float, float] | None = None
         self._pieces: list[bytes] = []
         self._have = 0
         """Bytes that have come and were not used yet."""
@@ -41,7 +47,8 @@ class Channel:
         self.sock.sendall(frame(message))
 
     def try_send(self, data: bytes) -> bytes:
-        """As much of a frame as goes at once; returns the rest, mostly nothing."""
+        """As much of a frame as goes at once; returns the rest, mostly nothing. Not with TLS."""
+        assert isinstance(self.sock, socket.socket)
         try:
             sent = self.sock.send(data, _AT_ONCE)
         except BlockingIOError:
@@ -108,19 +115,18 @@ class Channel:
             return False
         return False  # closed, or it says something that nobody has asked for
 
-    def limit(self, receive_s: int, send_s: int) -> None:
+    def limit(self, receive_s: float, send_s: float) -> None:
         """Longest time for one step of receiving and of sending, 0 for none: BlockingIOError then.
 
         The socket's own limits: those of Python cost two more system calls a frame.
         """
+        if self._limits == (receive_s, send_s):
+            return
         self.sock.settimeout(None)
         for option, seconds in ((socket.SO_RCVTIMEO, receive_s), (socket.SO_SNDTIMEO, send_s)):
-            self.sock.setsockopt(socket.SOL_SOCKET, option, pack("ll", seconds, 0))
-
-    def shut(self) -> None:
-        """Take nothing more, and wake whoever waits for something."""
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RD)
+            whole, part = divmod(round(seconds * 1e6), 1_000_000)
+            self.sock.setsockopt(socket.SOL_SOCKET, option, pack("ll", whole, part))
+        self._limits = receive_s, send_s
 
     def close(self) -> None:
         """Let go. In a forked child too: the parent's connection stays."""

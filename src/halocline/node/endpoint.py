@@ -1,6 +1,6 @@
 """The endpoint file: how a process finds the owner of a database on its machine.
 
-    <database>/endpoint   JSON, 0600: socket, token, pid, host, epoch
+    <database>/endpoint   JSON, 0600: socket, token, pid, host, epoch, the folder it is for
     <temporary>/halocline-xxxxxxxx/socket   0700: only this user gets there
 
 A socket's path may have 107 bytes, and a database's path be much longer; a directory that holds a
@@ -12,6 +12,13 @@ socket is not enough.
 The file is written by the holder of the lock and removed by it; should it be damaged or deleted
 meanwhile, the holder writes it again. One that was left by a killed owner
 names a socket on which nobody listens: the next owner removes both.
+
+A folder may be copied while its owner is at work, and the file with it. So it says which folder it
+was written for, and in another one it is nobody's: not believed, and what it names stays.
+
+Invariants
+- Nothing is read, written or removed in a folder that is not the one the endpoint belongs to.
+- A socket on which somebody listens is removed by nobody but its owner.
 """
 
 from __future__ import annotations
@@ -20,7 +27,8 @@ import os
 import socket
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,11 +37,13 @@ import msgspec
 from halocline.clock import SystemClock
 
 NAME: Final = "endpoint"
+TEMPORARY: Final = f"{NAME}.tmp"
 PREFIX: Final = "halocline-"
 SOCKET: Final = "socket"
 TOKEN_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 4096
 PATH_BYTES_MAX: Final = 100
+ANSWER_S: Final = 0.2
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +55,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pid: int
     host: str
     epoch: int
+    folder: tuple[int, int]
+    """Device and inode of the database's folder."""
 
     @property
     def secret(self) -> bytes:
@@ -83,43 +95,82 @@ def new_token() -> str:
 
 
 def write_endpoint(root: str, endpoint: Endpoint) -> None:
-    """Replace the file. Not synced: after a crash there is nobody to find."""
-    temporary = Path(root, f"{NAME}.tmp")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    fd = os.open(temporary, flags, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(endpoint))
-    temporary.replace(Path(root, NAME))
+    """Replace the file. Not synced: after a crash there is nobody to find.
+
+    OSError when the path leads to another folder now.
+    """
+    with _folder(root) as (folder, identity):
+        if identity != endpoint.folder:
+            raise FileNotFoundError(f"{root} is not the folder that was opened")
+        with suppress(FileNotFoundError):
+            os.unlink(TEMPORARY, dir_fd=folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(TEMPORARY, flags, 0o600, dir_fd=folder), "wb") as file:
+            file.write(msgspec.json.encode(endpoint))
+        os.replace(TEMPORARY, NAME, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def read_endpoint(root: str) -> Endpoint | None:
-    """What the owner has written; None when there is nothing that can be believed."""
+    """What the owner of this very folder has written; None when nothing can be believed."""
     try:
-        fd = os.open(Path(root, NAME), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-        with os.fdopen(fd, "rb") as file:
-            facts = os.fstat(fd)
-            if not stat.S_ISREG(facts.st_mode) or facts.st_size > FILE_BYTES_MAX:
-                return None
-            endpoint = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=Endpoint)
-        return endpoint if len(endpoint.secret) == TOKEN_BYTES else None
+        with _folder(root) as (folder, identity):
+            # A pipe must not make us wait for somebody who writes into it.
+            fd = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with os.fdopen(fd, "rb") as file:
+                facts = os.fstat(fd)
+                if not stat.S_ISREG(facts.st_mode) or facts.st_size > FILE_BYTES_MAX:
+                    return None
+                endpoint = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=Endpoint)
+        whole = len(endpoint.secret) == TOKEN_BYTES and endpoint.folder == identity
+        return endpoint if whole else None
     except (OSError, ValueError):
         return None
 
 
 def remove_endpoint(root: str, mine: Endpoint | None = None) -> None:
-    """Called by the holder of the lock: the file, and the socket that it names.
+    """Called by the holder of the lock: removes the file, and the socket that it names.
 
-    One that takes its leave names what is its own: somebody else's file stays.
+    One that takes its leave names what is its own: somebody else's file stays. One that comes
+    removes what a killed owner of this folder has left, and the copy of another folder's file.
     """
     found = read_endpoint(root)
     if mine is None or found == mine:
-        with suppress(OSError):
-            Path(root, NAME).unlink()
-    gone = mine or found
-    if gone is not None:
-        remove_socket(gone.socket)
+        with suppress(OSError), _folder(root) as (folder, _):
+            os.unlink(NAME, dir_fd=folder)
+    if mine is not None:
+        remove_socket(mine.socket)
+    elif found is not None and not _answers(found.socket):
+        remove_socket(found.socket)
+
+
+def identity_of(root: str) -> tuple[int, int]:
+    """Device and inode of a folder, for its endpoint."""
+    with _folder(root) as (_, identity):
+        return identity
+
+
+@contextmanager
+def _folder(root: str) -> Iterator[tuple[int, tuple[int, int]]]:
+    """A descriptor of the folder, with its device and inode."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        facts = os.fstat(fd)
+        yield fd, (facts.st_dev, facts.st_ino)
+    finally:
+        os.close(fd)
+
+
+def _answers(path: str) -> bool:
+    """Does somebody listen there?"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(ANSWER_S)
+        try:
+            caller.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, ValueError):
+            return False
+        except OSError:  # not now: then it is not ours to judge
+            return True
+        return True
 
 
 def remove_socket(path: str) -> None:

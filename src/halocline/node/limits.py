@@ -20,7 +20,6 @@ import msgspec
 
 from halocline.errors import CorruptionError, UnavailableError, UsageError
 from halocline.log import DML_A, DML_D, DML_U, decode_payload
-from halocline.log.record import count_nodes
 from halocline.node.wire import Commit, Request, decode_request
 from halocline.rows.nodes import ARROW, HEAD
 from halocline.schema.ipc import unpacked_bytes
@@ -79,9 +78,7 @@ def _check_cargo(body: bytes) -> None:
 
 def read_record(record: bytes) -> tuple[Nodes, int]:
     """The nodes of a workspace, and the bytes that its rows take once they are unpacked."""
-    if count_nodes(record) > NODES_MAX:
-        raise UsageError(f"a commit has at most {NODES_MAX} parts: commit fewer rows at once")
-    _, _, nodes = decode_payload(record, path="request")
+    _, _, nodes = decode_payload(record, "request", NODES_MAX)
     size = rows = 0
     for kind, payload in nodes:
         if kind in (DML_A, DML_D, DML_U) and len(payload) >= HEAD.size:

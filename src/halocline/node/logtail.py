@@ -17,7 +17,7 @@ Not here: reading the log (log/follow.py), asking for a part of it (answers.py),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -193,8 +193,3 @@ def read_message(data: bytes) -> tuple[dict[str, str], pa.Table]:
         reason = f"messages of version {metadata.get('version')} are not known here"
         raise CorruptionError("logtail", reason)
     return metadata, table
-
-
-def read_messages(data: Iterable[bytes]) -> list[tuple[dict[str, str], pa.Table]]:
-    """(metadata, rows) of each message."""
-    return [read_message(message) for message in data]

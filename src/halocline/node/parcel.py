@@ -30,12 +30,12 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.ids import NEVER
 from halocline.log import DML_A, DML_D, DML_U
-from halocline.node.limits import Nodes, read_record
+from halocline.node.limits import Nodes
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
-from halocline.rows.nodes import HEAD, Append, Delete, Node, decode_node, table_of
+from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
@@ -44,13 +44,12 @@ from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.objectparts import Ending, ObjectParts, file_of
 from halocline.txn.reads import Reads
-from halocline.txn.work import Work
-from halocline.txn.workspace import Part, Single, TableChanges
+from halocline.txn.workspace import Part, TableChanges, Workspace
 
 # -- at the sender -------------------------------------------------------------------------------
 
 
-def pack_reads(txn: Work, states: Mapping[int, TableState]) -> tuple[TableReads, ...] | None:
+def pack_reads(txn: Workspace, states: Mapping[int, TableState]) -> tuple[TableReads, ...] | None:
     """What a serializable transaction has read."""
     if txn.reads is None:
         return None
@@ -98,10 +97,6 @@ def unpack(
 ) -> list[int]:
     """Fill a transaction that has just begun at the sender's snapshot; which tables it needs."""
     states = _States(core, session, commit)
-    if commit.single:
-        single = _single(core.engine.tables, *_only(nodes))
-        txn.adopt_single(single)
-        return [single[0].table_id]
     changes: dict[int, TableChanges] = {}
     reshapes = decode_reshapes([node for node in nodes if node[0] in OBJECT_NODES])
     shapes = {reshape.table_id: reshape for reshape in reshapes}
@@ -122,20 +117,11 @@ def unpack(
     reads = None
     if commit.reads is not None:
         reads = {one.table_id: _reads(core, one) for one in commit.reads}
-    txn.adopt(
-        changes=changes,
-        created=states.created,
-        dropped=frozenset(commit.dropped),
-        ddl=session.ddl(commit.ddl) if commit.ddl else None,
-        reads=reads,
-    )
+    work = txn.workspace
+    work.changes, work.created, work.dropped = changes, states.created, frozenset(commit.dropped)
+    work.ddl = session.ddl(commit.ddl) if commit.ddl else None
+    work.reads = reads
     return [*changes, *(reads or ())]
-
-
-def read_single(tables: Mapping[int, TableState], record: bytes) -> tuple[Single, bytes]:
-    """The row of a record of one, and its bytes: what the log will say of it."""
-    kind, payload = _only(read_record(record)[0])
-    return _single(tables, kind, payload), payload[HEAD.size :]
 
 
 class _States:
@@ -148,33 +134,14 @@ class _States:
             self.created[table_id] = session.nascent(core, commit.ddl, table_id)
 
     def find(self, table_id: int) -> TableState:
-        return _known(self.created.get(table_id) or self._tables.get(table_id))
+        return known_table(self.created.get(table_id) or self._tables.get(table_id))
 
 
-def _known(state: TableState | None) -> TableState:
+def known_table(state: TableState | None) -> TableState:
     """ConflictError for a table that is gone, whatever the snapshot of the sender is."""
     if state is None or state.dropped_at != NEVER:
         raise ConflictError("the table was dropped by another transaction")
     return state
-
-
-def _only(nodes: list[tuple[int, bytes]]) -> tuple[int, bytes]:
-    if len(nodes) != 1:
-        raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
-    return nodes[0]
-
-
-def _single(tables: Mapping[int, TableState], kind: int, payload: bytes) -> Single:
-    state = _known(tables.get(table_of(payload)))
-    node = decode_node(kind, payload, state.schema)
-    if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
-        raise CorruptionError("request", "a single row is an insert or an update by key")
-    (row,) = node.rows
-    key = state.key_of(row)
-    if isinstance(node, Append):
-        return state, key, row, 0, ()
-    _check_targets(state, node.targets)
-    return state, key, row, node.targets[0], tuple(_positions(state.schema, node.changed))
 
 
 def _add(changes: TableChanges, node: Node, state: TableState) -> None:
@@ -187,7 +154,7 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
         for row in node.rows:
             changes.insert(None if key_of is None else key_of(row), row)
         return
-    _check_targets(state, node.targets)
+    check_targets(state, node.targets)
     if isinstance(node, Delete):
         if isinstance(node.targets, np.ndarray):
             changes.add_part(Part(table=None, run=None, keys=node.keys, targets=node.targets))
@@ -195,7 +162,7 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
         for target, key in zip(node.targets, node.keys, strict=True):
             changes.delete(target, key)
         return
-    changed = _positions(state.schema, node.changed)
+    changed = positions_of(state.schema, node.changed)
     if isinstance(node.targets, np.ndarray):
         part = Part(
             table=node.table,
@@ -210,13 +177,13 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
         changes.update(target, None if key_of is None else key_of(row), row, set(changed))
 
 
-def _check_targets(state: TableState, targets: Any) -> None:
+def check_targets(state: TableState, targets: Any) -> None:
     """Versions that end must have begun."""
     if len(targets) and not 0 < min(targets) <= max(targets) < state.next_rowid:
         raise CorruptionError("request", "a row that is to end has never begun")
 
 
-def _positions(schema: Schema, ids: tuple[int, ...]) -> list[int]:
+def positions_of(schema: Schema, ids: tuple[int, ...]) -> list[int]:
     places = {column.id: place for place, column in enumerate(schema.columns)}
     try:
         return [places[id] for id in ids]  # type: ignore[index]
@@ -293,7 +260,7 @@ def _blind(parts: ObjectParts, notes: BlindNotes) -> Blind:
         )
     except (TypeError, ValueError) as error:
         raise CorruptionError("request", f"a side file makes no sense: {error}") from error
-    changed = frozenset(_positions(schema, notes.changed))
+    changed = frozenset(positions_of(schema, notes.changed))
     return Blind(notes.mode, parts, changed, absent=absent, held=held)
 
 
@@ -311,5 +278,5 @@ def _ending(state: TableState, entry: ObjectEntry) -> Ending:
     if not follow.null_count:
         successors = np.ascontiguousarray(follow.to_numpy())
         ids = pc.unique(pc.list_flatten(table.column(CHANGED))).to_pylist()
-        changed = frozenset(_positions(state.schema, tuple(ids)))
+        changed = frozenset(positions_of(state.schema, tuple(ids)))
     return Ending(entry, targets, successors, changed)

@@ -1,6 +1,6 @@
 """Push: commits go to whoever has subscribed, as messages, as soon as they are durable.
 
-    commits --> log files --Follower--> Feed --Pushed--> socket, Flight, or this very program
+    commits --> log files --Follower--> Feed --Pushed--> a connection, or this very program
                     |                    ^
                     '--visible_ts moves--'  wakes the feeds that wait
 
@@ -13,7 +13,7 @@ Invariants
 - What is pushed is durable: a feed reads up to the published position, as every follower does.
 - The spans of a feed continue each other, without gap or overlap, from `since` on.
 
-Not here: what a message is (logtail.py), how it travels (service.py, flight.py), the subscriber's
+Not here: what a message is (logtail.py), how it travels (desk.py, server.py), the subscriber's
 side (subscription.py).
 """
 
@@ -48,7 +48,7 @@ BEGIN_AGAIN: Final = "read the table at a newer snapshot, or a checkpoint, and s
 LOOK_RECORDS: Final = 256
 _ENTRY_BYTES: Final = 256
 _EVERYBODY: Final = 1 << 64
-Messages = list[tuple[int, list[bytes]]]
+CommitMessages = list[tuple[int, list[bytes]]]
 """(commit_ts, its messages) for each commit of a record."""
 
 
@@ -211,7 +211,7 @@ class Feed:
         self._has_more = False
         self._end = max(self._end, self._follower.visible_ts)
 
-    def _messages(self, core: Core, record: Record) -> Messages:
+    def _messages(self, core: Core, record: Record) -> CommitMessages:
         """Those of each commit of a record that is not known yet."""
         info = record.info
         if info is None or info.first_ts + info.commits <= self._end + 1:
@@ -234,10 +234,10 @@ class Encoded:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._found: OrderedDict[tuple[int, int | None], Messages] = OrderedDict()
+        self._found: OrderedDict[tuple[int, int | None], CommitMessages] = OrderedDict()
         self._bytes = 0
 
-    def of(self, record: Record, table_id: int | None, core: Core, database: str) -> Messages:
+    def of(self, record: Record, table_id: int | None, core: Core, database: str) -> CommitMessages:
         """The messages of a record's commits about one table, or all."""
         key = record.order, table_id
         with self._lock:
@@ -258,7 +258,7 @@ class Encoded:
         return made
 
 
-def _held_bytes(made: Messages) -> int:
+def _held_bytes(made: CommitMessages) -> int:
     return sum(_ENTRY_BYTES + _bytes(messages) for _, messages in made)
 
 

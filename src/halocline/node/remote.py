@@ -21,22 +21,20 @@ from halocline.catalog import CatalogTxn, TableEntry, nodes
 from halocline.clock import Clock
 from halocline.errors import ConflictError, HaloclineError, UsageError
 from halocline.node import wire
-from halocline.node.flight import FlightLink
 from halocline.node.link import Link
 from halocline.node.parcel import pack_objects, pack_reads
+from halocline.node.server_link import ServerLink
 from halocline.rows.engine import EngineState
-from halocline.rows.row_run import encode_row
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
 from halocline.txn import Committer
 from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
-from halocline.txn.row_commit import row_node
-from halocline.txn.work import Work
-from halocline.txn.workspace import Single
+from halocline.txn.row_commit import encode_row, row_node
+from halocline.txn.workspace import Single, Workspace
 
-AnyLink = Link | FlightLink
+AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
 
 
@@ -83,7 +81,7 @@ class Remote(Committer):
         self.lapsed: deque[int] = deque()
         """Catalog transactions whose transactions were forgotten."""
 
-    def commit(self, txn: Work) -> int:
+    def commit(self, txn: Workspace) -> int:
         """Send the workspace; returns commit_ts once it is durable and visible."""
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         for changes in tables.values():
@@ -182,7 +180,7 @@ class RemoteDdl(CatalogTxn):
         """A new table, visible here at once."""
         request = wire.CreateTable(self.number, name, schema.to_wire(), layout)
         table_id: int = self._remote.link.ask(request, int)
-        node = nodes.CreateTable(
+        node = nodes.CreateTableNode(
             table_id=table_id,
             name=name,
             schema=request.schema,

@@ -14,17 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halocline.errors import DuplicateKeyError, HaloclineError
-from halocline.node.parcel import read_single
+from halocline.errors import (
+    ConflictError,
+    CorruptionError,
+    DuplicateKeyError,
+    HaloclineError,
+)
+from halocline.ids import NEVER
+from halocline.node.limits import read_record
+from halocline.node.parcel import check_targets, positions_of
 from halocline.node.wire import Commit
+from halocline.rows.nodes import HEAD, Delete, Update, decode_node, table_of
 from halocline.rows.state import TableState
 from halocline.txn import Core
 from halocline.txn.row_commit import commit_rows
 from halocline.txn.workspace import Single
 
-Logged = tuple[int, list[TableState]]
+Answerable = tuple[int, list[TableState]]
 """commit_ts, and the tables to tidy up when it is durable."""
-Outcome = Logged | Exception | None
+Outcome = Answerable | Exception | None
 
 
 def log_rows(core: Core, commits: Sequence[Commit]) -> list[Outcome]:
@@ -58,12 +66,26 @@ def log_rows(core: Core, commits: Sequence[Commit]) -> list[Outcome]:
 
 def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
     """The row of a commit and its bytes, if it may be committed from that snapshot."""
-    single, body = read_single(core.engine.tables, commit.record)
-    state, key, _, target, _ = single
+    nodes, _ = read_record(commit.record)
+    if len(nodes) != 1:
+        raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
+    ((kind, payload),) = nodes
+    state = core.engine.tables.get(table_of(payload))
+    if state is None or state.dropped_at != NEVER:
+        raise ConflictError("the table was dropped by another transaction")
+    node = decode_node(kind, payload, state.schema)
+    if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
+        raise CorruptionError("request", "a single row is an insert or an update by key")
+    (row,) = node.rows
+    key, target = state.key_of(row), 0
+    changed: tuple[int, ...] = ()
     core.check_writable(commit.snapshot, (state.table_id,))
-    if not target and state.locate(key, commit.snapshot):  # whatever the sender says
+    if isinstance(node, Update):
+        check_targets(state, node.targets)
+        target, changed = node.targets[0], tuple(positions_of(state.schema, node.changed))
+    elif state.locate(key, commit.snapshot):  # whatever the sender says
         raise DuplicateKeyError(state.entry.name, [key])
-    return single, body
+    return (state, key, row, target, changed), payload[HEAD.size :]
 
 
 def _commit(

@@ -15,7 +15,6 @@ copies of the sockets; the threads stayed with the parent.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import os
 import socket
@@ -25,42 +24,31 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-import msgspec
-
-from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node.answers import Answers
-from halocline.node.channel import BrokenChannelError, Channel
+from halocline.node.channel import Channel
 from halocline.node.desk import REPLY_S, Desk
 from halocline.node.endpoint import (
     Endpoint,
+    identity_of,
     listen,
     new_token,
     read_endpoint,
     remove_endpoint,
     write_endpoint,
 )
-from halocline.node.faults import to_wire
+from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
 from halocline.node.owner import Owner
 from halocline.node.session import Session
-from halocline.node.wire import (
-    HELLO_BYTES_MAX,
-    VERSION,
-    Hello,
-    Welcome,
-    decode_hello,
-)
+from halocline.node.wire import VERSION, Welcome
 
 _logger = logging.getLogger("halocline")
 CONNECTIONS_MAX: Final = 256
-HELLO_S: Final = 5
-"""How long a new connection may take to say who it is."""
 STOP_S: Final = 600.0
 STOP_PUSH_S: Final = 1.0
 """How long a subscriber may take to hear that it is over."""
 MEND_S: Final = 2.0
 """How often the endpoint file is looked at."""
-PAUSE_S: Final = 0.05
 FORGOTTEN_S: Final = 2.0
 """How long a request may take whose database was forgotten, or whose process is ending."""
 
@@ -90,9 +78,10 @@ class Service:
             pid=os.getpid(),
             host=socket.gethostname(),
             epoch=epoch,
+            folder=identity_of(root),
         )
         self._thread = threading.Thread(
-            target=_accept,
+            target=accept,
             args=(weakref.ref(self), self._listener),
             name="halocline-service",
             daemon=True,
@@ -147,7 +136,7 @@ class Service:
         channel = Channel(sock)
         if self.stopping or len(self._desk) >= CONNECTIONS_MAX:
             text = f"the owner serves {CONNECTIONS_MAX} connections already: try later"
-            _refuse(channel, UnavailableError("the owner is closing" if self.stopping else text))
+            refuse(channel, UnavailableError("the owner is closing" if self.stopping else text))
             channel.close()
             self._desk.expire(HELLO_S)
             return
@@ -159,21 +148,10 @@ class Service:
 
     def _greet(self, channel: Channel, body: bytes) -> Session | None:
         """Check who is there; None after a refusal."""
-        if len(body) > HELLO_BYTES_MAX:
-            return None
         try:
-            hello: Hello = decode_hello(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BrokenChannelError(str(error)) from error
-        if not hmac.compare_digest(hello.token, self._endpoint.secret):
-            _refuse(channel, UsageError("the token is not that of this database"))
-            return None
-        if hello.version != VERSION:
-            text = (
-                f"this process speaks protocol {hello.version}, the owner {VERSION}: "
-                "processes that share a database must run the same release"
-            )
-            _refuse(channel, UsageError(text))
+            _, hello = check_hello(body, {"write": self._endpoint.secret})
+        except UsageError as error:
+            refuse(channel, error)
             return None
         with self._lock:
             session = self._open_session(hello.session)
@@ -208,39 +186,3 @@ class Service:
                 pass  # what it began ends with the owner, then
             except Exception as error:  # a bug of ours must not take the desk down
                 _logger.error("a session of another process did not end", exc_info=error)
-
-
-def _nothing(table: str) -> None:
-    return None
-
-
-def _refuse(channel: Channel, error: HaloclineError) -> None:
-    with suppress(OSError):
-        channel.send(to_wire(error, _nothing))
-
-
-def _accept(ref: weakref.ref[Service], listener: socket.socket) -> None:
-    """Until the listener is closed. Between two connections it holds no service."""
-    while True:
-        try:
-            sock, _ = listener.accept()
-        except TimeoutError:
-            service = ref()
-            if service is None:
-                return
-            service.mend()
-            del service
-            continue
-        except OSError:
-            service = ref()
-            if service is None or service.stopping:
-                return
-            del service  # no more file numbers, perhaps: whoever waits is taken in later
-            SystemClock().sleep(PAUSE_S)
-            continue
-        service = ref()
-        if service is None:
-            sock.close()
-            return
-        service.admit(sock)
-        del service

@@ -1,8 +1,7 @@
 """Streams: how a subscription reaches its subscriber.
 
     Feed            in this very process, the owner's       (push.py)
-    ChannelStream   through a connection of its own to the owner of this machine
-    FlightStream    through one of its own to a server
+    ChannelStream   through a connection of its own, to the owner of this machine or to a server
 
 Each gives Pushed after Pushed until `stop` is called, from any thread, or an error ends it: one of
 errors.py when the owner has said so, OSError when the way to it is lost. Whoever reads slowly holds
@@ -14,16 +13,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from halocline.node.channel import Channel
 from halocline.node.faults import SchemaOf, from_wire
 from halocline.node.wire import FRAME_BYTES_MAX, Failed, Pushed, Subscribe, decode_reply
-
-if TYPE_CHECKING:
-    from pyarrow import flight
 
 _decode_pushed = msgspec.msgpack.Decoder(Pushed).decode
 
@@ -57,37 +53,6 @@ class ChannelStream:
     def stop(self) -> None:
         with suppress(OSError):
             self._channel.sock.shutdown(socket.SHUT_RDWR)
-
-
-class FlightStream:
-    """A do_get; each row is a reply."""
-
-    def __init__(self, client: flight.FlightClient, call: bytes, schema_of: SchemaOf) -> None:
-        self._client = client
-        self._call = call
-        self._schema_of = schema_of
-        self._reader: Any = None
-        self._stopped = False
-
-    def __iter__(self) -> Iterator[Pushed]:
-        from pyarrow import ArrowException, flight
-
-        try:
-            self._reader = self._client.do_get(flight.Ticket(self._call))
-            while not self._stopped:
-                for cell in self._reader.read_chunk().data.column(0):
-                    yield _pushed(cell.as_py(), self._schema_of)
-        except StopIteration:
-            raise ConnectionResetError("the server has ended the stream") from None
-        except (flight.FlightError, ArrowException) as error:
-            raise ConnectionResetError(str(error)) from error
-        finally:
-            self._client.close()
-
-    def stop(self) -> None:
-        self._stopped = True
-        if self._reader is not None:
-            self._reader.cancel()
 
 
 def _pushed(body: bytes, schema_of: SchemaOf) -> Pushed:

@@ -8,8 +8,12 @@ A Delivery is one commit: its messages take effect together (logtail.py says wha
 pump takes the next part from the stream only when the program has taken the last one, so a slow
 program holds back its own stream, and the sender keeps nothing for it.
 
-What has come is known as one range of timestamps (cache.py): parts that a new connection brings
-again are dropped, and a gap is an error, never a commit that is silently missing.
+What has come is everything up to one timestamp (`unseen`): parts that a new connection brings again
+are dropped, and a gap is an error, never a commit that is silently missing.
+
+        up to 100, then [90, 110]    101 to 110 are new
+        up to 100, then [85, 95]     nothing is
+        up to 100, then [110, 120]   an error: a gap would hide commits
 
 Invariants
 - Every commit after the first position is delivered once, in order.
@@ -30,7 +34,6 @@ import pyarrow as pa
 from halocline.clock import Clock, SystemClock
 from halocline.errors import CorruptionError, HaloclineError, UnavailableError
 from halocline.log.bell import Bell
-from halocline.node.cache import CacheItem, Span
 from halocline.node.logtail import read_message
 from halocline.node.streams import Stream
 from halocline.node.wire import Pushed
@@ -44,6 +47,23 @@ LOOK_S: Final = 1.0
 
 OpenStream = Callable[[int | None], Stream | None]
 """A stream of all commits after a timestamp; None when the database was closed here."""
+
+
+def unseen(end: int, start: int, stop: int) -> int | None:
+    """The first new timestamp of [start, stop] when everything up to `end` has come, if any."""
+    if start > stop:
+        raise CorruptionError("logtail", f"[{start}, {stop}] is not a range")
+    if start > end + 1:
+        raise CorruptionError("logtail", f"[{start}, {stop}] leaves a gap behind {end}")
+    return max(start, end + 1) if stop > end else None
+
+
+class _Part(NamedTuple):
+    """Messages of the commits from `start` to `end`; those before `start` were there already."""
+
+    start: int
+    end: int
+    messages: tuple[bytes, ...]
 
 
 class Message(NamedTuple):
@@ -74,13 +94,13 @@ class Subscription:
         weakref.finalize(self, pump.close)
         self._thread = Thread(target=pump.run, name="halocline-subscription", daemon=True)
         self._thread.start()
-        while not (pump.began or pump.error or pump.closed):
+        while pump.end is None and not (pump.error or pump.closed):
             pump.full.wait(LOOK_S)
         if pump.error is not None:
             raise pump.error
-        if pump.began is None:
+        if pump.end is None:
             raise UnavailableError("the database was closed")
-        self.position = pump.began.end
+        self.position = pump.end
         """Every commit up to this timestamp has been returned, or was before the beginning."""
 
     def read(self, timeout: float | None = None) -> Delivery | None:
@@ -90,7 +110,7 @@ class Subscription:
         while not self._ready:
             part = pump.take()
             if part is not None:
-                self._unpack(*part)
+                self._unpack(part)
             elif pump.error is not None and not pump.closed:
                 raise pump.error
             elif pump.closed or not self._thread.is_alive():  # a fork has left it with the parent
@@ -130,10 +150,10 @@ class Subscription:
     ) -> None:
         self.close()
 
-    def _unpack(self, fresh: Span, messages: tuple[bytes, ...]) -> None:
+    def _unpack(self, part: _Part) -> None:
         """Messages of one commit belong together; those that we have had are dropped."""
         found: dict[int, list[Message]] = {}
-        for data in messages:
+        for data in part.messages:
             facts, rows = read_message(data)
             try:
                 commit_ts = int(facts["commit_ts"])
@@ -141,12 +161,12 @@ class Subscription:
                 message = Message(facts["kind"], facts["table"], table_id, order, rows)
             except (KeyError, ValueError) as error:
                 raise CorruptionError("logtail", f"a message lacks a fact: {error}") from error
-            if commit_ts >= fresh.start:
+            if commit_ts >= part.start:
                 found.setdefault(commit_ts, []).append(message)
-        self._end = fresh.end
+        self._end = part.end
         self._ready.extend(Delivery(ts, tuple(parts)) for ts, parts in found.items())
         if not found:
-            self.position = fresh.end
+            self.position = part.end
 
 
 class Pump:
@@ -155,14 +175,14 @@ class Pump:
     def __init__(self, open_stream: OpenStream, since: int | None) -> None:
         self.clock: Clock = SystemClock()
         self.full, self._room = Bell(), Bell()
-        self.began: CacheItem | None = None
-        """What has come, from the first sign of life on."""
+        self.end: int | None = None
+        """Everything up to this timestamp has come; None before the first sign of life."""
         self.error: BaseException | None = None
         self.closed = False
         self._open = open_stream
         self._since = since
         self._stream: Stream | None = None
-        self._slot: deque[tuple[Span, tuple[bytes, ...]]] = deque()
+        self._slot: deque[_Part] = deque()
         self._heard = self.clock.monotonic()
 
     def run(self) -> None:
@@ -175,7 +195,7 @@ class Pump:
                 self.error = error
         self.full.ring()
 
-    def take(self) -> tuple[Span, tuple[bytes, ...]] | None:
+    def take(self) -> _Part | None:
         """What has come; the thread may go on."""
         if not self._slot:
             return None
@@ -198,7 +218,7 @@ class Pump:
         self.full.ring()
 
     def _follow(self) -> None:
-        self._stream = stream = self._open(self._since if self.began is None else self.began.end)
+        self._stream = stream = self._open(self._since if self.end is None else self.end)
         if stream is None:
             self.closed = True
             return
@@ -212,20 +232,21 @@ class Pump:
             stream.stop()
 
     def _put(self, pushed: Pushed) -> None:
-        if self.began is None:
-            self.began = CacheItem(pushed.end)
+        if self.end is None:
+            self.end = pushed.end
             self.full.ring()
-        fresh = self.began.extend(self.began.checkpoint, Span(pushed.start, pushed.end))
-        if fresh is None:
+        start = unseen(self.end, pushed.start, pushed.end)
+        if start is None:
             return  # a sign of life, or what an earlier stream has brought
+        self.end = pushed.end
         while self._slot and not self.closed:
             self._room.wait(LOOK_S)
-        self._slot.append((fresh, pushed.messages))
+        self._slot.append(_Part(start, pushed.end, pushed.messages))
         self.full.ring()
 
     def _lost(self, error: OSError | UnavailableError) -> None:
         """Try again for a while; what an owner refuses at first is not asked for twice."""
-        refused = self.began is None and isinstance(error, HaloclineError)
+        refused = self.end is None and isinstance(error, HaloclineError)
         if refused or self.clock.monotonic() - self._heard > FIND_S:
             text = f"the subscription was lost: {error}"
             self.error = error if refused else UnavailableError(text).with_cause(error)

@@ -2,8 +2,9 @@
 
     | length u32 | CRC-32 u32 | body: msgpack array [tag, fields ...] |      little-endian
 
-A client sends one request and reads one reply; the next request follows then. Only a Subscribe is
-answered with many, for as long as the connection is open. The first request is Hello: before the
+The same on the Unix socket of the owner's machine and over TCP with TLS between machines. A client
+sends one request and reads one reply; the next request follows then. Only a Subscribe is answered
+with many, for as long as the connection is open. The first request is Hello: before the
 token in it has been checked, nothing longer than HELLO_BYTES_MAX is read and nothing else is
 answered. Rows travel as the nodes of a commit record, as the log has them: msgpack for few, Arrow
 IPC for many.
@@ -36,17 +37,13 @@ FRAME_BYTES_MAX: Final = (1 << 30) + (1 << 20)
 """A record of the log, and something around it."""
 HELLO_BYTES_MAX: Final = 4096
 HEAD: Final = Struct("<II")
-ASK: Final = "ask"
-"""The action of Arrow Flight that brings a Call."""
-NIL: Final = b"\xc0"
-"""In an exchange: asks nothing, and answers that there are too many of them."""
 
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """RowIDs that one request may reserve: there are 2^63, and none is given twice."""
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Who calls. The token is that of the endpoint file."""
+    """Who calls. The token is that of the endpoint file, or of the server."""
 
     version: int
     token: bytes
@@ -81,14 +78,6 @@ class Commit(Message, frozen=True, tag="commit"):
     dropped: tuple[U63, ...] = ()
     reads: tuple[TableReads, ...] | None = None
     objects: tuple[ObjectNotes, ...] = ()
-
-
-class CommitLook(Message, frozen=True, tag="commit_look"):
-    """A short Commit, and a Look at what is new once it is there: promising.py."""
-
-    commit: Commit
-    path: Name
-    offset: U63
 
 
 class FindToken(Message, frozen=True, tag="token"):
@@ -259,7 +248,6 @@ class Command(Message, frozen=True, tag="command"):
 Request: TypeAlias = (
     Ping
     | Commit
-    | CommitLook
     | FindToken
     | WaitVisible
     | StartJob
@@ -353,23 +341,6 @@ class Done(Message, frozen=True, tag="done"):
     value: msgspec.Raw
 
 
-class Call(Message, frozen=True, tag="call"):
-    """A request that comes without a connection: who asks, and what. `body` is a Request."""
-
-    version: int
-    token: bytes
-    session: U63
-    body: bytes
-
-
-class Returned(Message, frozen=True, tag="returned"):
-    """The answer to a Call. `body` is a Reply."""
-
-    session: U63
-    epoch: U63
-    body: bytes
-
-
 class Failed(Message, frozen=True, tag="failed"):
     """An error of errors.py: its class and its fields (faults.py)."""
 
@@ -385,8 +356,6 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 decode_request: Final = msgspec.msgpack.Decoder(Request).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
-decode_call: Final = msgspec.msgpack.Decoder(Call).decode
-decode_returned: Final = msgspec.msgpack.Decoder(Returned).decode
 
 
 def frame(message: Any) -> bytes:

@@ -18,10 +18,10 @@ from halocline.objects.batch import Int64Array
 from halocline.objects.columns import COMMIT_TS, HIDDEN, PK64, ROWID, ROWID_ID
 from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Handle, Pool
-from halocline.objects.read import Reader, Tail
+from halocline.objects.read import ObjectTail, Reader
 from halocline.objects.stats import ObjectFile
 from halocline.schema.cells import Cells
-from halocline.schema.cells import Reader as CellReader
+from halocline.schema.cells import ReadRow as CellReader
 from halocline.schema.schema import Column, Schema
 
 TOGETHER: Final = 4
@@ -50,20 +50,20 @@ class Blocks:
         rowid = [] if keys[0].id == ROWID_ID else [HIDDEN[ROWID]]
         self._key_columns = [*keys, *rowid, *([HIDDEN[PK64]] if len(keys) > 1 else [])]
 
-    def keys(self, file: ObjectFile, tail: Tail, block: int) -> Handle:
+    def keys(self, file: ObjectFile, tail: ObjectTail, block: int) -> Handle:
         """A `KeyBlock`, held in its pool."""
         return self._index.pin(
             (self._generation, file.id, block), lambda: self._load_keys(file, tail, block)
         )
 
-    def rows(self, file: ObjectFile, tail: Tail, block: int) -> Handle:
+    def rows(self, file: ObjectFile, tail: ObjectTail, block: int) -> Handle:
         """A `RowBlock`, held in its pool."""
         return self._data.pin(
             (self._generation, file.id, block), lambda: self._load_rows(file, tail, block)
         )
 
     def joined_keys(
-        self, file: ObjectFile, tail: Tail, blocks: Sequence[int]
+        self, file: ObjectFile, tail: ObjectTail, blocks: Sequence[int]
     ) -> tuple[KeyBlock, Int64Array, list[int]] | None:
         """The key blocks of one row group that are not in the pool, as one, if they are many.
 
@@ -81,7 +81,7 @@ class Blocks:
             self._keep(file, tail, missing, table)
         return joined, np.concatenate([directory.numbers(block) for block in missing]), missing
 
-    def load_keys(self, file: ObjectFile, tail: Tail, blocks: Sequence[int]) -> None:
+    def load_keys(self, file: ObjectFile, tail: ObjectTail, blocks: Sequence[int]) -> None:
         """Into the pool with the key blocks of one row group, if many of them are not there yet."""
         missing = self._missing(file, blocks)
         if len(missing) >= TOGETHER:
@@ -91,7 +91,7 @@ class Blocks:
     def _missing(self, file: ObjectFile, blocks: Sequence[int]) -> list[int]:
         return [b for b in blocks if not self._index.loaded((self._generation, file.id, b))]
 
-    def _keep(self, file: ObjectFile, tail: Tail, blocks: Sequence[int], table: Any) -> None:
+    def _keep(self, file: ObjectFile, tail: ObjectTail, blocks: Sequence[int], table: Any) -> None:
         at = 0
         for block in blocks:
             size = tail.directory.block_size(block)
@@ -101,12 +101,12 @@ class Blocks:
             self._index.pin((self._generation, file.id, block), keys.loaded).close()
             at += size
 
-    def _load_keys(self, file: ObjectFile, tail: Tail, block: int) -> tuple[KeyBlock, int]:
+    def _load_keys(self, file: ObjectFile, tail: ObjectTail, block: int) -> tuple[KeyBlock, int]:
         table = self._reader.blocks(file, tail.directory, [block], self._columns_of(file))
         start = tail.directory.block_start(block)
         return KeyBlock(self._schema, self._cells, table, start).loaded()
 
-    def _load_rows(self, file: ObjectFile, tail: Tail, block: int) -> tuple[RowBlock, int]:
+    def _load_rows(self, file: ObjectFile, tail: ObjectTail, block: int) -> tuple[RowBlock, int]:
         table = self._reader.blocks(file, tail.directory, [block], self._schema.columns)
         batch = table.combine_chunks().to_batches()[0]
         return RowBlock(batch, self._schema.cells(batch)), batch.nbytes

@@ -37,7 +37,7 @@ from halocline.objects.footer import (
     BloomColumn,
     FileColumn,
     Layout,
-    Page,
+    ParquetPage,
     block_counts,
     footer_start,
 )
@@ -162,7 +162,7 @@ def encode_directory(
     return section + len(section).to_bytes(4, "little") + MAGIC
 
 
-def _digested(data: memoryview, leaves: Sequence[Sequence[Page]]) -> bytes:
+def _digested(data: memoryview, leaves: Sequence[Sequence[ParquetPage]]) -> bytes:
     digest = xxhash.xxh3_64_intdigest
     records = [
         (offset, digest(data[offset : offset + size]), size, values)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from halocline.objects.thrift import BINARY, I32, LIST, Record, blob, fields, items, number
+from halocline.objects.thrift import BINARY, I32, LIST, ThriftStruct, blob, fields, items, number
 from halocline.objects.thrift import read_struct as read
 
 END_BYTES: Final = 8
@@ -28,7 +28,7 @@ _REPEATED: Final = 2
 _DATA_PAGE_HEADER: Final = 5
 
 
-class Page(NamedTuple):
+class ParquetPage(NamedTuple):
     """Where a page lies, its header included, and how many values it holds, nulls included."""
 
     offset: int
@@ -44,7 +44,7 @@ class BloomColumn(NamedTuple):
     width: int
 
 
-NO_PAGE: Final = Page(0, 0, 0)
+NO_PAGE: Final = ParquetPage(0, 0, 0)
 NO_BLOOM: Final = BloomColumn(0, 0, 0)
 
 
@@ -65,8 +65,8 @@ class Layout:
 
     columns: tuple[FileColumn, ...]
     group_rows: tuple[int, ...]
-    pages: list[list[Page]]
-    dictionaries: list[list[Page]]
+    pages: list[list[ParquetPage]]
+    dictionaries: list[list[ParquetPage]]
     blooms: tuple[tuple[int, int], ...]
     bloom_column: BloomColumn
     tail_start: int
@@ -88,12 +88,12 @@ def read_layout(data: memoryview, block_rows: int) -> Layout:
     start = footer_start(data)
     raw = data[start:-END_BYTES]
     footer = read(raw)
-    groups: list[Record] = footer[4]
+    groups: list[ThriftStruct] = footer[4]
     spans = _column_spans(footer[2])
     repeated = [_is_repeated(span) for span in spans for part in span if _is_leaf(part)]
     group_rows = tuple(group[3] for group in groups)
-    pages: list[list[Page]] = [[] for _ in repeated]
-    dictionaries: list[list[Page]] = [[] for _ in repeated]
+    pages: list[list[ParquetPage]] = [[] for _ in repeated]
+    dictionaries: list[list[ParquetPage]] = [[] for _ in repeated]
     for group in groups:
         for leaf, chunk in enumerate(group[1]):
             starts = range(0, group[3], block_rows)
@@ -113,9 +113,9 @@ def read_layout(data: memoryview, block_rows: int) -> Layout:
     )
 
 
-def _column_spans(elements: Sequence[Record]) -> list[list[Record]]:
+def _column_spans(elements: Sequence[ThriftStruct]) -> list[list[ThriftStruct]]:
     """The schema elements of each column; they stand in depth-first order behind the root."""
-    spans: list[list[Record]] = []
+    spans: list[list[ThriftStruct]] = []
     open_nodes = 0
     for element in elements[1:]:
         if not open_nodes:
@@ -126,16 +126,16 @@ def _column_spans(elements: Sequence[Record]) -> list[list[Record]]:
     return spans
 
 
-def _is_leaf(element: Record) -> bool:
+def _is_leaf(element: ThriftStruct) -> bool:
     return not element.get(5, 0)
 
 
-def _is_repeated(span: Sequence[Record]) -> bool:
+def _is_repeated(span: Sequence[ThriftStruct]) -> bool:
     return any(element.get(3) == _REPEATED for element in span)
 
 
 def _columns(
-    raw: memoryview, spans: Sequence[Sequence[Record]], chunks: Sequence[Record]
+    raw: memoryview, spans: Sequence[Sequence[ThriftStruct]], chunks: Sequence[ThriftStruct]
 ) -> tuple[FileColumn, ...]:
     columns: list[FileColumn] = []
     at = 0
@@ -148,7 +148,7 @@ def _columns(
     return tuple(columns)
 
 
-def _constant_part(meta: Record) -> bytes:
+def _constant_part(meta: ThriftStruct) -> bytes:
     return fields(
         [
             (1, I32, number(meta[1])),
@@ -159,7 +159,9 @@ def _constant_part(meta: Record) -> bytes:
     )
 
 
-def _bloom_column(spans: Sequence[Sequence[Record]], chunks: Sequence[Record]) -> BloomColumn:
+def _bloom_column(
+    spans: Sequence[Sequence[ThriftStruct]], chunks: Sequence[ThriftStruct]
+) -> BloomColumn:
     leaves = [(span[0], part) for span in spans for part in span if _is_leaf(part)]
     for (top, element), chunk in zip(leaves, chunks, strict=True):
         if 14 in chunk[3]:
@@ -167,9 +169,11 @@ def _bloom_column(spans: Sequence[Sequence[Record]], chunks: Sequence[Record]) -
     return NO_BLOOM
 
 
-def _pages(data: memoryview, at: int, starts: range, rows: int, repeated: bool) -> list[Page]:
+def _pages(
+    data: memoryview, at: int, starts: range, rows: int, repeated: bool
+) -> list[ParquetPage]:
     """The pages of one chunk, by its offset index."""
-    locations: list[Record] = read(data, at)[1]
+    locations: list[ThriftStruct] = read(data, at)[1]
     found = [location[3] for location in locations]
     assert found == list(starts), f"pages start at rows {found[:4]}, not at {starts}"
     pages = []
@@ -179,11 +183,11 @@ def _pages(data: memoryview, at: int, starts: range, rows: int, repeated: bool) 
         if repeated:
             # Only the page itself knows how many values its lists hold.
             values = read(data, offset)[_DATA_PAGE_HEADER][1]
-        pages.append(Page(offset, size, values))
+        pages.append(ParquetPage(offset, size, values))
     return pages
 
 
-def _dictionary(meta: Record) -> Page:
+def _dictionary(meta: ThriftStruct) -> ParquetPage:
     if 11 not in meta:
         return NO_PAGE
-    return Page(meta[11], meta[9] - meta[11], 0)
+    return ParquetPage(meta[11], meta[9] - meta[11], 0)

@@ -51,12 +51,6 @@ def pk64(table: Any, names: Sequence[str]) -> npt.NDArray[np.int64]:
     return hashes.view(np.int64)
 
 
-def pk64_of(key: bytes) -> int:
-    """`_pk64` of one key, given as order-preserving bytes."""
-    value = xxhash.xxh3_64_intdigest(key)
-    return value - (1 << 64) if value >> 63 else value
-
-
 def range_of(keys: Any) -> tuple[bytes, bytes]:
     """The lowest and highest of some keys as bytes."""
     bounds = pc.min_max(keys)

@@ -42,14 +42,13 @@ from halocline.objects.columns import PK64_ID, ROWID_ID
 from halocline.objects.footer import BloomColumn
 from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader, Tail
+from halocline.objects.read import ObjectTail, Reader
 from halocline.objects.stats import ObjectFile
+from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 
-Row = tuple[Any, ...]
 
-
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """Where a version is, without its row."""
 
     number: int
@@ -57,7 +56,7 @@ class Place(NamedTuple):
     commit_ts: int
 
 
-class Found(NamedTuple):
+class FoundRow(NamedTuple):
     """A version and its row."""
 
     row: Row
@@ -99,12 +98,12 @@ class Finder:
 
     # One key
 
-    def find(self, file: ObjectFile, key: Any) -> list[Found]:
+    def find(self, file: ObjectFile, key: Any) -> list[FoundRow]:
         """Every version of a canonical key, with its row."""
         places = self.locate(file, key)
-        return [Found(self.row(file, p.number), p.rowid, p.commit_ts) for p in places]
+        return [FoundRow(self.row(file, p.number), p.rowid, p.commit_ts) for p in places]
 
-    def locate(self, file: ObjectFile, key: Any) -> list[Place]:
+    def locate(self, file: ObjectFile, key: Any) -> list[RowPosition]:
         """Every version of a canonical key, without its row."""
         key_bytes = self._schema.key_bytes(key)
         if not self._in_range(file, key, key_bytes):
@@ -167,9 +166,11 @@ class Finder:
         if (file.stats.order == "rowid") != self._by_rowid:
             raise UsageError(f"{file.key} is sorted by {file.stats.order}; search it by that")
 
-    def _locate(self, file: ObjectFile, tail: Tail, key: Any, key_bytes: bytes) -> list[Place]:
+    def _locate(
+        self, file: ObjectFile, tail: ObjectTail, key: Any, key_bytes: bytes
+    ) -> list[RowPosition]:
         wanted = key if self._composite else (key,)
-        places: list[Place] = []
+        places: list[RowPosition] = []
         for block in range(*self._blocks_for(tail, key_bytes)):
             if not self._may_hold(tail, block, key_bytes):
                 continue
@@ -178,19 +179,19 @@ class Finder:
                 keys: KeyBlock = handle.value
                 for at in keys.find(wanted):
                     stamp = file.commit_ts if keys.stamps is None else int(keys.stamps[at])
-                    places.append(Place(keys.start + at, keys.rowid(at), stamp))
+                    places.append(RowPosition(keys.start + at, keys.rowid(at), stamp))
             finally:
                 handle.close()
         return places
 
-    def _blocks_for(self, tail: Tail, key_bytes: bytes) -> tuple[int, int]:
+    def _blocks_for(self, tail: ObjectTail, key_bytes: bytes) -> tuple[int, int]:
         """First and last + 1 of the blocks that can hold a key."""
         firsts = tail.directory.first_keys
         end = bisect_right(firsts, key_bytes)
         # Versions of a key may begin at the end of the block before the one that starts with it.
         return max(bisect_left(firsts, key_bytes, 0, end) - 1, 0), end
 
-    def _may_hold(self, tail: Tail, block: int, key_bytes: bytes) -> bool:
+    def _may_hold(self, tail: ObjectTail, block: int, key_bytes: bytes) -> bool:
         column = tail.directory.bloom_column
         if column.id != self._bloom_id:
             return True
@@ -232,7 +233,7 @@ class Finder:
         return _gathered(batch, found)
 
     def _candidates(
-        self, tail: Tail, group: int, batch: KeyBatch, last_key: bytes
+        self, tail: ObjectTail, group: int, batch: KeyBatch, last_key: bytes
     ) -> dict[int, Int64Array]:
         """Per block of a row group, the places of keys that can be in it."""
         directory = tail.directory

@@ -4,10 +4,9 @@
          |   loaded: count + 1
          '-- unloaded: make room (least recently used first), load, count + 1
 
-A node is anything with a unique, hashable id: a page of L0, a block of an object, the tail of one.
-It is loaded or unloaded, nothing else. A pool is made three times: for L0 pages (mutation),
-for blocks of rows (data) and for tails and key blocks (index); each has a budget of its own, so
-that scans of one kind never push out the other.
+A node is anything with a unique, hashable id: a block of an object, the tail of one. It is loaded
+or unloaded, nothing else. A shelf makes two pools: for blocks of rows (data) and for tails and key
+blocks (index); each has a budget of its own, so that scans never push out what finds keys.
 
 Invariants
 - A node that somebody holds is never evicted. When all are held and the budget is used up, `pin`
@@ -15,7 +14,7 @@ Invariants
 - Bytes of loaded nodes never exceed the budget. A node being loaded counts with what its caller
   expects, and with its true size before anybody sees it.
 - One thread loads a node; others that want it wait, and see its error only by failing themselves.
-- `load` and `unload` run without the lock, so they may pin nodes themselves.
+- `load` runs without the lock, so it may pin nodes itself.
 - Ctrl-C may strike anywhere: a node that is not ready is in the hands of a thread that will make it
   so or forget it, and who waits looks again now and then, told or not.
 
@@ -37,8 +36,6 @@ LOOK_AGAIN_S: Final = 0.5
 
 Load: TypeAlias = Callable[[], tuple[Any, int]]
 """Makes the content of a node and says how many bytes it takes."""
-Unload: TypeAlias = Callable[[Hashable, Any], None]
-"""Called before a node leaves memory, to keep what is nowhere else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +94,14 @@ class Handle:
 class Pool:
     """Memory for nodes of one kind. Safe to share between threads."""
 
-    def __init__(self, name: str, budget_bytes: int, *, unload: Unload | None = None) -> None:
+    def __init__(self, name: str, budget_bytes: int) -> None:
         self.name = name
         self.budget_bytes = budget_bytes
-        self._unload = unload
         self._lock = Lock()
         self._changed = Condition(self._lock)
         self._nodes: dict[Hashable, _Node] = {}
         # Nodes that nobody holds, least recently used first: dicts keep the order of insertion.
         self._idle: dict[Hashable, _Node] = {}
-        self._leaving = 0
         self._used = 0
         self._hits = self._misses = self._evictions = 0
 
@@ -161,7 +156,7 @@ class Pool:
         return self._used + size <= self.budget_bytes
 
     def drop(self, node: Hashable) -> bool:
-        """Forget a node that will not be wanted again, without unloading; False if it is held."""
+        """Forget a node that will not be wanted again; False if it is held."""
         with self._lock:
             known = self._idle.pop(node, None)
             if known is not None:
@@ -169,7 +164,7 @@ class Pool:
             return node not in self._nodes
 
     def clear(self) -> None:
-        """Forget, without unloading, every node that nobody holds."""
+        """Forget every node that nobody holds."""
         with self._lock:
             for node in self._idle.values():
                 self._remove(node)
@@ -197,58 +192,21 @@ class Pool:
         node.pins -= 1
         if not node.pins:
             self._idle[node.id] = node
-            # Whoever waits for room has a candidate now.
-            if self._leaving:
-                self._changed.notify_all()
 
     def _grow(self, node: _Node, size: int) -> None:
         """Let a node that is being loaded take `size` bytes, evicting others as needed."""
-        while True:
-            with self._lock:
-                more = size - node.size
-                victim = self._victim(more)
-                if victim is None:
-                    self._used += more
-                    node.size = size
-                    return
-            self._evict(victim)
-
-    def _victim(self, more: int) -> _Node | None:
-        """With the lock: nobody if there is room, else who has to go first."""
-        while self._used + more > self.budget_bytes:
-            if self._idle:
-                victim = self._idle.pop(next(iter(self._idle)))
+        with self._lock:
+            more = size - node.size
+            while self._used + more > self.budget_bytes:
+                if not self._idle:
+                    raise UnavailableError(
+                        f"the {self.name} pool is full: {more} bytes are wanted, and all of the "
+                        f"{self._used} of {self.budget_bytes} bytes are in use"
+                    )
+                self._remove(self._idle.pop(next(iter(self._idle))))
                 self._evictions += 1
-                if self._unload is not None:
-                    victim.ready = False
-                    self._leaving += 1
-                    return victim
-                self._remove(victim)
-            elif self._leaving:
-                self._changed.wait(LOOK_AGAIN_S)
-            else:
-                raise UnavailableError(
-                    f"the {self.name} pool is full: {more} bytes are wanted, and all of the "
-                    f"{self._used} of {self.budget_bytes} bytes are in use"
-                )
-        return None
-
-    def _evict(self, victim: _Node) -> None:
-        """Without the lock: others that want the node wait until it has left, then load it."""
-        assert self._unload is not None
-        left = False
-        try:
-            self._unload(victim.id, victim.value)
-            left = True
-        finally:
-            with self._lock:
-                self._leaving -= 1
-                if left:
-                    self._remove(victim)
-                else:
-                    victim.ready = True
-                    self._idle[victim.id] = victim
-                self._changed.notify_all()
+            self._used += more
+            node.size = size
 
     def _give_up(self, node: _Node) -> None:
         """After an error or an interrupt in `pin`: its node is gone, or one that nobody holds."""

@@ -50,7 +50,7 @@ _VERIFY_BYTES: Final = 8 * MIB
 _HIDDEN: Final = (ROWID, COMMIT_TS)
 
 
-class Tail:
+class ObjectTail:
     """The verified end of an object: its directory and its bloom filters."""
 
     __slots__ = ("_blooms", "_path", "_view", "directory")
@@ -149,7 +149,7 @@ class Reader:
         hidden: Sequence[str] = _HIDDEN,
         rows: Sequence[range] | None = None,
     ) -> Iterator[Any]:
-        """The same, a row group at a time."""
+        """The rows that `read` gives, one row group at a time."""
         wanted = _wanted(schema, columns, hidden)
         with self.tail(file) as tail:
             yield from self._groups(file, tail.directory, wanted, rows)
@@ -264,13 +264,15 @@ class Reader:
             at += len(run)
         return views
 
-    def _load_tail(self, file: ObjectFile) -> tuple[Tail, int]:
+    def _load_tail(self, file: ObjectFile) -> tuple[ObjectTail, int]:
         stats = file.stats
         data = self._bytes(file, stats.size_bytes - stats.tail_bytes, stats.tail_bytes)
         if xxhash.xxh3_128_digest(data) != stats.tail_digest:
             raise CorruptionError(file.path, "the digest of its tail is not the one in the catalog")
         view = memoryview(data)
-        return Tail(file.path, view, decode_directory(file.path, view, stats.size_bytes)), len(data)
+        return ObjectTail(
+            file.path, view, decode_directory(file.path, view, stats.size_bytes)
+        ), len(data)
 
     def _bytes(self, file: ObjectFile, offset: int, size: int, *, short: bool = False) -> bytes:
         try:

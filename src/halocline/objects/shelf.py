@@ -10,6 +10,7 @@ of a checkpoint are kept under table id 0; its root file ends in `.checkpoint`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,20 @@ POOL_BYTES_MIN: Final = 4 * MIB
 class Shelf:
     """Objects, reader and pools. Safe to share between threads."""
 
-    def __init__(self, objects: Objects, *, memory_bytes: int, root: str = "") -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        memory_bytes: int,
+        root: str = "",
+        check_root: Callable[[], None] = lambda: None,
+    ) -> None:
         self.objects = objects
         self.root = root
         """The local folder of the objects; empty when other programs cannot open them."""
+        self.check_root = check_root
+        """MovedError when paths in that folder do not lead to our files any more: to be called
+        before somebody is given one, DuckDB or Spark."""
         budget = max(POOL_BYTES_MIN, memory_bytes // 8)
         self.index = Pool("index", budget)
         self.data = Pool("data", budget)

@@ -75,7 +75,7 @@ def splice(columns: Sequence[FileColumn], chunks: Sequence[Chunk], rows: int) ->
 
 
 def decode(columns: Sequence[FileColumn], chunks: Sequence[Chunk], rows: int) -> Any:
-    """The same as a pa.Table, its columns in the order given."""
+    """The rows of these chunks as a pa.Table, its columns in the order given."""
     file = pq.ParquetFile(pa.BufferReader(splice(columns, chunks, rows)))
     return file.read(use_threads=rows > 16384)
 

@@ -25,14 +25,14 @@ from halocline.objects.zonemap import Zonemap
 VERSION: Final = 1
 DIGEST_BYTES: Final = 16
 
-Kind = Literal["data", "tombstone"]
+FileKind = Literal["data", "tombstone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStats:
     """One object, as its writer saw it."""
 
-    kind: Kind
+    kind: FileKind
     order: Order
     """What its rows are sorted by: the primary key, or the RowID."""
     rows: int
@@ -79,7 +79,7 @@ _PLAIN: Final = tuple(name for name in ObjectStats.__slots__ if name != "zonemap
 
 def _fits(name: str, value: Any) -> bool:
     if name in ("kind", "order"):
-        return value in get_args(Kind if name == "kind" else Order)
+        return value in get_args(FileKind if name == "kind" else Order)
     if name in ("digest", "tail_digest"):
         return type(value) is bytes and len(value) == DIGEST_BYTES
     if name in ("key_min", "key_max"):

@@ -31,7 +31,7 @@ class ThriftError(ValueError):
     """Bytes that are not thrift. Whoever knows the file turns it into CorruptionError."""
 
 
-class Record(dict[int, Any]):
+class ThriftStruct(dict[int, Any]):
     """The fields of one struct by id, and where its bytes lie."""
 
     __slots__ = ("end", "start")
@@ -39,7 +39,7 @@ class Record(dict[int, Any]):
     end: int
 
 
-def read_struct(data: bytes | memoryview, at: int = 0) -> Record:
+def read_struct(data: bytes | memoryview, at: int = 0) -> ThriftStruct:
     """The struct that starts at `at`."""
     try:
         return _struct(data, at, 0)
@@ -47,10 +47,10 @@ def read_struct(data: bytes | memoryview, at: int = 0) -> Record:
         raise ThriftError("thrift data ends early") from error
 
 
-def _struct(data: Any, at: int, depth: int) -> Record:
+def _struct(data: Any, at: int, depth: int) -> ThriftStruct:
     if depth > DEPTH_MAX:
         raise ThriftError("thrift data nests too deep")
-    record = Record()
+    record = ThriftStruct()
     record.start = at
     field = 0
     while head := data[at]:

@@ -51,7 +51,7 @@ from halocline.objects.columns import (
 from halocline.objects.directory import encode_directory
 from halocline.objects.footer import read_layout
 from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
-from halocline.objects.stats import Kind, ObjectStats
+from halocline.objects.stats import FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
 from halocline.schema.schema import Column, Schema
@@ -119,7 +119,7 @@ def _encode(
     table: Any,
     schema: Schema,
     columns: Sequence[Column],
-    kind: Kind,
+    kind: FileKind,
     order: Order,
     options: Options,
 ) -> tuple[bytes, ObjectStats]:
@@ -201,7 +201,7 @@ def _has_nan(values: Any) -> bool:
     return bool(pc.any(pc.is_nan(values)).as_py())
 
 
-def _bloom_name(columns: Sequence[Column], schema: Schema, kind: Kind) -> str | None:
+def _bloom_name(columns: Sequence[Column], schema: Schema, kind: FileKind) -> str | None:
     """The column whose values the bloom filters hold; Parquet has none for bool."""
     if kind == "tombstone":
         return ROWID
@@ -268,7 +268,7 @@ def _text_bounds(raw: memoryview, columns: Sequence[Column]) -> dict[str, tuple[
 def _stats(
     table: Any,
     schema: Schema,
-    kind: Kind,
+    kind: FileKind,
     order: Order,
     data: bytes,
     tail_bytes: int,

@@ -1,8 +1,6 @@
 """Zonemaps: what is known of a column without reading it.
 
     column --zonemap--> Zonemap(rows, nulls, nans, min, max) --to_wire--> catalog entry
-                             |
-                          merge: of two objects, of a table
 
 Bounds are canonical Python values, of the column's type when the object was written. They need not
 be values of the column: texts are cut to 64 bytes, the lower bound by leaving the rest away, the
@@ -59,16 +57,6 @@ class Zonemap:
     def ordered(self) -> int:
         """Rows that are neither null nor NaN: those inside the bounds."""
         return self.rows - self.nulls - self.nans
-
-    def merge(self, other: Zonemap) -> Zonemap:
-        """What is known of both columns together."""
-        return Zonemap(
-            rows=self.rows + other.rows,
-            nulls=self.nulls + other.nulls,
-            nans=self.nans + other.nans,
-            min=_joined(self, other, "min", min),
-            max=_joined(self, other, "max", max),
-        )
 
     def to_wire(self) -> list[Any]:
         """Plain values, for msgpack."""
@@ -161,7 +149,7 @@ def _prefix(value: str) -> str:
 
 
 def _raised(text: str) -> str | None:
-    """The same text with its last character raised that can be. UTF-8 sorts by code points."""
+    """The text with the last character raised that can be raised. UTF-8 sorts by code points."""
     for end in range(len(text), 0, -1):
         point = ord(text[end - 1]) + 1
         if point == 0xD800:
@@ -173,16 +161,6 @@ def _raised(text: str) -> str | None:
         if len(raised.encode()) <= TEXT_BYTES_MAX:
             return raised
     return None
-
-
-def _joined(a: Zonemap, b: Zonemap, side: str, choose: Callable[..., Any]) -> Any:
-    ends = [getattr(zone, side) for zone in (a, b) if zone.ordered]
-    if not ends or None in ends:
-        return None
-    try:
-        return choose(ends)
-    except TypeError:
-        return None  # Bounds of two types, after a column was changed.
 
 
 def _to_wire(value: Any) -> Any:

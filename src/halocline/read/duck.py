@@ -11,9 +11,10 @@ stays with the instance for the next query (words.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,7 @@ _SETTINGS = (
     "set autoload_known_extensions=false",
     "set global TimeZone='UTC'",
 )
+_MAKE_FOLDER = partial(os.makedirs, mode=0o700, exist_ok=True)
 _WORDS_SHARE = 16
 """One part in so many of the memory may hold masks between queries."""
 _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!")
@@ -55,12 +57,18 @@ class Duck:
     """
 
     def __init__(
-        self, memory_bytes: int, threads: int = 0, folder: str = "", spill: str = ""
+        self,
+        memory_bytes: int,
+        threads: int = 0,
+        folder: str = "",
+        spill: str = "",
+        make_folder: Callable[[str], None] = _MAKE_FOLDER,
     ) -> None:
         self._memory_bytes = memory_bytes
         self._threads = threads
         self._folder = folder
         self._spill = spill
+        self._make_folder = make_folder
         self._lock = Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._words = WordTables(0)
@@ -74,6 +82,7 @@ class Duck:
             with self._errors(tables), stoppable(cursor):
                 relation = self._relation(cursor, loan, text, params, tables, quoted)
                 result = relation.to_arrow_table()
+            _check_root(tables)  # what DuckDB has opened meanwhile was still ours
             return as_schema(result, _canonical(result.schema))
         finally:
             cursor.close()
@@ -82,7 +91,7 @@ class Duck:
     def stream(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.RecordBatchReader:
-        """The same, batch by batch; the cursor lives until the reader is done or dropped."""
+        """Run one SELECT batch by batch; the cursor lives until the reader is done or dropped."""
         cursor, loan = self._cursor()
         try:
             with self._errors(tables), stoppable(cursor):
@@ -101,6 +110,7 @@ class Duck:
                     with self._errors(tables), stoppable(cursor):
                         batch = next(reader, None)
                     if batch is None:
+                        _check_root(tables)
                         return
                     yield as_schema(batch, schema)
             finally:
@@ -149,7 +159,11 @@ class Duck:
     def _cursor(self) -> tuple[duckdb.DuckDBPyConnection, Loan]:
         with self._lock:
             if self._instance is None:
-                self._instance = self._start()
+                try:
+                    self._instance = self._start()
+                except OSError as error:  # no room for the folder, or no right to make it
+                    text = f"queries have no folder for what outgrows memory: {error}"
+                    raise UnavailableError(text) from error
                 self._words = WordTables(self._memory_bytes // _WORDS_SHARE)
             cursor = self._instance.cursor()
             return cursor, Loan(self._words, cursor)
@@ -159,7 +173,7 @@ class Duck:
 
         instance = duckdb.connect(":memory:")
         if self._spill:  # DuckDB would let everybody look into it
-            Path(self._spill).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder(self._spill)
         instance.execute(f"set temp_directory={literal(self._spill)}")
         if self._folder:
             instance.execute(f"set allowed_directories=[{literal(self._folder)}]")
@@ -213,12 +227,19 @@ class Duck:
             self._instance = None
 
 
+def _check_root(tables: Tables) -> None:
+    """MovedError when files were read by their paths, and those lead elsewhere by now."""
+    for table in tables.values():
+        if isinstance(table, Source) and table.files:
+            table.shelf.check_root()
+
+
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def as_schema(rows: Rows, schema: pa.Schema) -> Rows:
-    """The same rows under the exact types of a schema, of which DuckDB's differ in names and
-    nullability inside lists and structs. Nothing is copied."""
+    """Give rows the exact types of a schema, of which DuckDB's differ in names and nullability
+    inside lists and structs. Nothing is copied."""
     if rows.schema == schema and not _is_nested(schema):
         return rows
     columns = [_viewed(rows.column(at), field.type) for at, field in enumerate(schema)]

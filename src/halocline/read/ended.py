@@ -28,7 +28,7 @@ from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.rows.page import Int64Array
-from halocline.rows.state import Shape, TableState
+from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 
 NONE: Int64Array = np.zeros(0, dtype=np.int64)
@@ -38,15 +38,6 @@ _ROW_BYTES = 16
 class _Ends(NamedTuple):
     rowids: Int64Array
     stamps: Int64Array
-
-
-def snapshot_of(
-    state: TableState, ts: int, low: int = 0, high: int = NEVER
-) -> tuple[Shape, Int64Array]:
-    """The shape, and the RowIDs in [low, high) that had ended by `ts`, read in the right order."""
-    memory = state.deletes.ended_by(ts, low, high)
-    shape = state.shape
-    return shape, merged(memory + in_objects(state, shape.tier, ts, low, high))
 
 
 def ended_rowids(
@@ -62,7 +53,7 @@ def ended_rowids(
 
 
 def in_objects(state: TableState, tier: Tier, ts: int, low: int, high: int) -> list[Int64Array]:
-    """The same out of the tier's tombstone objects alone: sorted arrays, which may overlap."""
+    """RowIDs that tombstone objects alone say had ended: sorted arrays, which may overlap."""
     found = []
     for entry in tier.tombstones:
         stats = entry.stats

@@ -41,9 +41,7 @@ from halocline.read.predicate import (
     Node,
     OneOf,
     Prefix,
-    read_predicate,
 )
-from halocline.read.statement import check_params
 from halocline.schema.keys import encoder
 from halocline.schema.schema import Schema
 from halocline.schema.types import INT_BITS, kind
@@ -79,11 +77,6 @@ _FULL: Final = Allowed(None, None)
 _EMPTY: Final = Allowed(None, None, ())
 
 
-def key_bounds(where: str, params: Sequence[Any] | None, schema: Schema) -> KeyBounds:
-    """What a `where=` says about the primary key; UsageError for a text that is no predicate."""
-    return bounds_of(read_predicate(where, check_params(params), schema), schema)
-
-
 def bounds_of(node: Node, schema: Schema) -> KeyBounds:
     """What a predicate says about the key of a schema; unbounded when there is no key."""
     steps = [_Steps(schema.columns[at].type) for at in schema.key_positions]
@@ -102,7 +95,7 @@ def bounds_of(node: Node, schema: Schema) -> KeyBounds:
 
 
 def byte_range(bounds: KeyBounds, schema: Schema) -> tuple[bytes, bytes | None]:
-    """The same range in key bytes, low <= key < high; None for no upper end."""
+    """Bounds as key bytes, low <= key < high; None for no upper end."""
     types = [schema.columns[at].type for at in schema.key_positions]
     high = bounds.high
     return (

@@ -139,10 +139,11 @@ def locate_many(
 def key_columns(
     schema: Schema,
     keys: Sequence[Any] | Int64Array,
-    places: Int64Array,
+    places: Int64Array | None = None,
     table: pa.Table | None = None,
 ) -> pa.Table:
-    """The keys at these places as columns."""
+    """The keys at these places, or all, as columns."""
+    places = np.arange(len(keys)) if places is None else places
     if table is not None:
         return table.select(list(schema.primary_key)).take(pa.array(places))
     if isinstance(keys, np.ndarray):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.objects.point import Place
+from halocline.objects.point import RowPosition
 from halocline.read.alive import is_ended
 from halocline.rows.page import Row
 from halocline.rows.state import TableState
@@ -78,7 +78,9 @@ def find_row(state: TableState, key: Any, ts: int) -> tuple[int, Row] | None:
     return place.rowid, state.finder.row(entry.file, place.number)
 
 
-def _find_in_objects(state: TableState, key: Any, ts: int) -> tuple[ObjectEntry, Place] | None:
+def _find_in_objects(
+    state: TableState, key: Any, ts: int
+) -> tuple[ObjectEntry, RowPosition] | None:
     """Where the version is that objects hold, if it is visible at `ts`."""
     finder = state.finder
     assert finder is not None

@@ -17,7 +17,6 @@ and lies above the upper one.
 
 Invariants
 - If any of the rows satisfies the predicate in DuckDB, `may_match` is true.
-- If `must_match` is true, all of them do: a scan may leave the filter out.
 
 Not here: what a text means (predicate.py), key ranges (keyrange.py), bloom filters (objects/).
 """
@@ -120,13 +119,6 @@ class Predicate:
             return True
         return True
 
-    def must_match(self, zones: Zones) -> bool:
-        """Do all rows match, so that the filter can be left out?"""
-        try:
-            return all(judge(zones) == TRUE for judge in self._judges)
-        except TypeError:
-            return False
-
 
 def compile_where(
     where: str | None, params: Sequence[Any] | None, schema: Schema, table: str = ""
@@ -139,7 +131,7 @@ def compile_where(
 
 
 def compile_tree(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schema) -> Predicate:
-    """The same for the conjuncts of a statement that is parsed already."""
+    """Understand the conjuncts of a statement that is parsed already."""
     return _compile(read_conjuncts(parts, params, schema), schema)
 
 

@@ -115,17 +115,6 @@ def scan_objects(
                     yield table.select(shown)
 
 
-def scan_table(
-    state: TableState, ts: int, *, without: Int64Array = NONE, rowids: bool = False
-) -> pa.Table:
-    """All visible rows as one table: objects, then L0."""
-    plan = take_plan(state, ts, without=without)
-    tables = list(scan_objects(state.shelf, state.schema, plan, rowids=rowids))
-    memory = memory_table(state.schema, plan, without, rowids=rowids)
-    # `_rowid` may not be null in objects, and may in memory.
-    return pa.concat_tables([*tables, memory], promote_options="default")
-
-
 def memory_table(
     schema: Schema, plan: ScanPlan, without: Int64Array = NONE, *, rowids: bool = False
 ) -> pa.Table:

@@ -75,6 +75,7 @@ class Source:
         if not self.files:
             cursor.register(name, self.memory)
             return
+        self.shelf.check_root()  # DuckDB opens files by their path
         memory, dead = f"_memory_{number}", f"_dead_{number}"
         if self.memory.num_rows:
             cursor.register(memory, self.memory)
@@ -111,6 +112,7 @@ class Source:
 
     def blame(self, message: str, *, anyway: bool) -> None:
         """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""
+        self.shelf.check_root()
         paths = {self.shelf.path_of(file): file for file in self.files}
         named = [file for path, file in paths.items() if path in message]
         for file in named or (paths.values() if anyway else ()):
@@ -129,6 +131,8 @@ def source_of(
 ) -> Source:
     """A plan and its rows in memory, ready for DuckDB."""
     columns = (*schema.names, *([ROWID] if rowids else []))
+    if not plan.objects:
+        return Source(columns=columns, memory=memory, shelf=shelf)
     if not readable_by_others(shelf):
         tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
         memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])

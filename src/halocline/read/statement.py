@@ -66,7 +66,7 @@ class Query:
 
     text: str
     quoted: str
-    """The same with every name quoted: for texts that use a keyword of DuckDB as a name."""
+    """The text with every name quoted: for those that use a keyword of DuckDB as a name."""
     tables: tuple[str, ...]
     defined: frozenset[str]
 

@@ -5,7 +5,7 @@
 
 A tombstone has five fields everywhere, in memory, log and objects: RowID, primary key, commit_ts,
 successor RowID (0 when the row was deleted) and the ids of the columns that changed. Successor and
-columns are what lets two writers of different columns of one row both commit (T-03): the second
+columns are what lets two writers of different columns of one row both commit: the second
 walks to the successor and is rebased onto it if the columns do not meet.
 
 Invariants

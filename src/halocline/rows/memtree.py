@@ -78,7 +78,7 @@ class Run:
         return len(self.rowids)
 
     def shifted(self, first_rowid: int) -> Run:
-        """The same run when its RowIDs were offsets into a batch that now has RowIDs."""
+        """A copy with RowIDs, of a run whose RowIDs were offsets into a batch."""
         run = copy(self)
         run.rowids = self.rowids + first_rowid
         run.ids = np.ascontiguousarray(run.rowids).data

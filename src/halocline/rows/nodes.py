@@ -164,10 +164,10 @@ def _delete_body(node: Delete, schema: Schema | None) -> tuple[int, bytes]:
 
 def table_of(payload: bytes | memoryview) -> int:
     """The table a DML node payload speaks of."""
-    return _read_head(payload)[1]
+    return read_head(payload)[1]
 
 
-def _read_head(payload: bytes | memoryview) -> tuple[int, int, int, int]:
+def read_head(payload: bytes | memoryview) -> tuple[int, int, int, int]:
     """(form, table id, first RowID, count)."""
     if len(payload) < HEAD.size:
         raise CorruptionError("log", "a node is shorter than its head")
@@ -180,7 +180,7 @@ def _read_head(payload: bytes | memoryview) -> tuple[int, int, int, int]:
 
 def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> Node:
     """The node that was encoded; CorruptionError when the bytes make no sense."""
-    form, table_id, first, many = _read_head(payload)
+    form, table_id, first, many = read_head(payload)
     body = memoryview(payload)[HEAD.size :]
     try:
         if form == ROWS:

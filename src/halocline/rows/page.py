@@ -4,7 +4,7 @@
 
 Each row version has a RowID; a page holds the versions of one ascending run of RowIDs, so a RowID
 finds its row by subtraction. Beside each row stands its commit timestamp. Pages have no other MVCC
-header (T-28): that a version ended is written in the deletion buffer, and here only as a mark that
+header: that a version ended is written in the deletion buffer, and here only as a mark that
 lets scans build their mask without asking the buffer row by row.
 
 Invariants
@@ -135,7 +135,7 @@ class ActivePage:
         return rowids - self.start
 
     def freeze(self) -> FrozenPage:
-        """The same rows as one Arrow batch. Only for a page that takes no more rows."""
+        """Turn the rows into one Arrow batch. Only for a page that takes no more rows."""
         count = len(self.rows)
         return FrozenPage(
             self.schema,

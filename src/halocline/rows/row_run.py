@@ -19,37 +19,20 @@ from typing import Final
 
 import msgspec
 
-from halocline.log import AC, COMMITS, DML_A, DML_U, Entry, Info, decode_record
+from halocline.log import AC, COMMITS, DML_A, Entry, Info, decode_record
 from halocline.log.record import COUNT, INFO, META, NODE
 from halocline.rows.engine import EngineState
-from halocline.rows.nodes import HEAD, ROWS, VERSION, Append, Update
+from halocline.rows.nodes import HEAD, ROWS, VERSION, Append
 
 _FORMATS: Final = [part.format.removeprefix("<") for part in (META, INFO, COUNT, NODE, HEAD)]
-_FRONT: Final = Struct("<" + "".join(_FORMATS))
+FRONT: Final = Struct("<" + "".join(_FORMATS))
 """Everything in front of the rows, in a commit of one node without a token."""
-_FRONT_BYTES: Final = _FRONT.size
-_INFO_BYTES, _HEAD_BYTES = INFO.size, HEAD.size
+_FRONT_BYTES: Final = FRONT.size
 _AFTER_LENGTH: Final = _FRONT_BYTES - HEAD.size
 _PLAIN: Final = (INFO.size, 0, 1, DML_A, VERSION, ROWS, 0, 0)
 _ROWS_MAX: Final = 1024
 _ONE_ITEM: Final = b"\x91"
-_unpack_front, _pack_front = _FRONT.unpack_from, _FRONT.pack
-
-
-def encode_row(node: Append | Update, txn_id: int, epoch: int) -> bytearray:
-    """The payload of a commit of one row that has its bytes, without timestamp and RowID.
-
-    It is what `encode_commit` and `encode_node` give, in one step.
-    """
-    body = node.body
-    kind = DML_A if type(node) is Append else DML_U
-    # fmt: off
-    front = _pack_front(
-        txn_id, _INFO_BYTES, 0, 0, epoch, 1, 0, 1, kind, _HEAD_BYTES + len(body),
-        VERSION, ROWS, 0, node.table_id, 0, 0, 1,
-    )
-    # fmt: on
-    return bytearray(front + body)
+_unpack_front = FRONT.unpack_from
 
 
 def array_head(count: int) -> bytes:

@@ -40,7 +40,7 @@ import pyarrow as pa
 from halocline.catalog import TableEntry
 from halocline.objects import Finder, Shelf
 from halocline.objects.columns import rowid_schema, tombstone_schema
-from halocline.objects.stats import Kind
+from halocline.objects.stats import FileKind
 from halocline.rows.deletes import DeletionBuffer, TombstoneRun
 from halocline.rows.memtree import MemTree, Run
 from halocline.rows.nodes import Append, Delete, Node, Update
@@ -120,7 +120,7 @@ class TableState:
         self.shape = Shape((), (), ActivePage(entry.schema, first_rowid), Tier())
         self.shelf = Shelf.in_memory() if shelf is None else shelf
         self.finder = self.shelf.finder(entry.schema) if entry.schema.primary_key else None
-        self._by_rowid: dict[Kind, Finder] = {}
+        self._by_rowid: dict[FileKind, Finder] = {}
         self.next_rowid = first_rowid
         self.last_ts = 0
         self.undone = 0
@@ -367,7 +367,7 @@ class TableState:
         """Every page with the number of its rows right now."""
         return self.shape.counted()
 
-    def finder_by_rowid(self, kind: Kind) -> Finder:
+    def finder_by_rowid(self, kind: FileKind) -> Finder:
         """Searches tombstone objects, or data objects of a table without a key, by RowID."""
         finder = self._by_rowid.get(kind)
         if finder is None:

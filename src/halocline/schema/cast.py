@@ -67,7 +67,7 @@ def _wrong_type(source: Any, target: Any) -> str:
 
 
 def _unwrapped(array: Any) -> Any:
-    """Encodings are undone, and known extension types read as what they store."""
+    """Undoes encodings, and reads known extension types as what they store."""
     family = kind(array.type)
     if family == "dictionary":
         return _unwrapped(_take(array.dictionary, array.indices))

@@ -29,7 +29,7 @@ from halocline.schema.compiled import code_of
 from halocline.schema.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
 from halocline.schema.values import decimal_unit
 
-Reader = Callable[[int], tuple[Any, ...]]
+ReadRow = Callable[[int], tuple[Any, ...]]
 Flags = tuple[bool, bool]
 """Of one column: it has nulls; its bitmaps start inside a byte."""
 
@@ -61,9 +61,9 @@ class Cells:
         self._exprs = [_expression(type, at) for at, type in enumerate(types)]
         units = {f"u{at}": decimal_unit(t.scale) for at, t in enumerate(types) if _is_decimal(t)}
         self._space = dict(_BUILTINS, **units)
-        self._makers: dict[tuple[Flags, ...], Callable[..., Reader]] = {}
+        self._makers: dict[tuple[Flags, ...], Callable[..., ReadRow]] = {}
 
-    def __call__(self, batch: Any) -> Reader:
+    def __call__(self, batch: Any) -> ReadRow:
         """Bind a reader to a batch: 10 us for four columns."""
         flags: list[Flags] = []
         views: list[Any] = []
@@ -83,7 +83,7 @@ class Cells:
             maker = self._makers[pattern] = self._compile(pattern)
         return maker(*views)
 
-    def _compile(self, pattern: tuple[Flags, ...]) -> Callable[..., Reader]:
+    def _compile(self, pattern: tuple[Flags, ...]) -> Callable[..., ReadRow]:
         values: list[str] = []
         names: list[str] = []
         for at, (nulls, shifted) in enumerate(pattern):
@@ -97,7 +97,7 @@ class Cells:
         ]
         space = dict(self._space)
         exec(code_of("\n".join(source), "cells"), space)
-        maker: Callable[..., Reader] = space["make"]
+        maker: Callable[..., ReadRow] = space["make"]
         return maker
 
 

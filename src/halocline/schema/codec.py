@@ -30,7 +30,7 @@ import msgspec
 from halocline.schema.types import INT_BITS, UTC, kind
 from halocline.schema.values import decimal_unit
 
-Rows = list[tuple[Any, ...]]
+RowTuples = list[tuple[Any, ...]]
 Canonical = Callable[[Any], bool]
 
 encode: Final[Callable[[Sequence[tuple[Any, ...]]], bytes]] = msgspec.msgpack.Encoder().encode
@@ -51,15 +51,15 @@ _WIRE: Final[dict[str, Any]] = {
 }
 
 
-def compile_decode(fields: Sequence[Any]) -> Callable[[Any], Rows]:
+def compile_decode(fields: Sequence[Any]) -> Callable[[Any], RowTuples]:
     """`decode(data)` for rows of these Arrow fields."""
     row = tuple.__class_getitem__(tuple(_wire_type(field) for field in fields))
     read = msgspec.msgpack.Decoder(list.__class_getitem__(row)).decode
     verify = _compile_verify([field.type for field in fields])
 
-    def decode(data: Any) -> Rows:
+    def decode(data: Any) -> RowTuples:
         try:
-            rows: Rows = read(data)
+            rows: RowTuples = read(data)
         except UnicodeDecodeError as error:
             raise msgspec.DecodeError(f"invalid UTF-8: {error}") from error
         verify(rows)
@@ -87,7 +87,7 @@ def _value_type(type: Any) -> Any:
     return _WIRE[family]
 
 
-def _compile_verify(types: Sequence[Any]) -> Callable[[Rows], None]:
+def _compile_verify(types: Sequence[Any]) -> Callable[[RowTuples], None]:
     """A loop over the rows that looks only at columns whose wire type allows too much."""
     space: dict[str, Any] = {"utc": UTC, "refuse": _refuse}
     body: list[str] = []
@@ -102,7 +102,7 @@ def _compile_verify(types: Sequence[Any]) -> Callable[[Rows], None]:
         return lambda rows: None
     source = ["def verify(rows):", "    for row in rows:", *body]
     exec(compile("\n".join(source), "<halocline verify>", "exec"), space)
-    verify: Callable[[Rows], None] = space["verify"]
+    verify: Callable[[RowTuples], None] = space["verify"]
     return verify
 
 

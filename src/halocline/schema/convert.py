@@ -27,14 +27,14 @@ import pyarrow.compute as pc
 
 from halocline.errors import SchemaError, UsageError
 from halocline.schema.cast import WrongType, exact_cast
-from halocline.schema.names import Names
+from halocline.schema.names import ColumnNames
 from halocline.schema.values import Unfit
 
 CHUNK_BYTES_MAX: Final = 1 << 30
 """Chunks that must change their type are cut to this: plain strings end at 2 GiB."""
 
 
-class Column(Protocol):
+class ColumnFacts(Protocol):
     """What conversion needs to know of a column."""
 
     @property
@@ -46,7 +46,7 @@ class Column(Protocol):
 
 
 def refuse_spark(data: Any) -> None:
-    """A Spark DataFrame is not data yet: reading it is a job."""
+    """Refuses a Spark DataFrame, which is not data yet: reading it is a job."""
     if _comes_from("pyspark", data):
         raise UsageError(
             "this is a Spark DataFrame: load it with "
@@ -89,7 +89,7 @@ def _batches(reader: Any, name: str) -> Iterator[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, without the trace that Arrow adds to an error of somebody's Python code."""
+    """What is wrong, without the trace that Arrow adds to an error of the caller's code."""
     return str(error).partition(". Detail: Python exception")[0]
 
 
@@ -102,7 +102,7 @@ def is_rows(data: Any) -> bool:
 
 
 def read(data: Any) -> Any:
-    """All of it as one pa.Table, every chunk validated, the pandas index still in it."""
+    """Reads any input as one pa.Table, every chunk validated, the pandas index still in it."""
     try:
         table = _read(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -126,7 +126,7 @@ def _owned(table: Any) -> Any:
 
 
 def _comes_from(package: str, data: Any) -> bool:
-    """Told by its class: the engine runs where that package is not installed."""
+    """Is it an object of that package? Told by its class: the package may not be installed."""
     return any(cls.__module__.split(".")[0] == package for cls in type(data).__mro__)
 
 
@@ -151,7 +151,7 @@ def index_columns(schema: Any) -> frozenset[str]:
         return frozenset()
 
 
-def match(schema: Any, names: Names) -> dict[int, int]:
+def match(schema: Any, names: ColumnNames) -> dict[int, int]:
     """Which column of a table is which column of some input: position -> place in the input."""
     index = index_columns(schema)
     given: dict[int, int] = {}
@@ -169,7 +169,7 @@ def match(schema: Any, names: Names) -> dict[int, int]:
 
 
 def check_rows(data: Iterable[Any], check: Callable[[Any], Any]) -> list[Any]:
-    """Every row through a check; an error names the row."""
+    """Passes every row through a check; an error names the row."""
     checked: list[Any] = []
     for at, values in enumerate(data):
         try:
@@ -193,7 +193,7 @@ def from_partial(rows: Sequence[Mapping[int, Any]], arrow: Any) -> Any:
 
 
 def conform(
-    table: Any, columns: Sequence[Column], arrow: Any, given: Mapping[int, int], absent: bool
+    table: Any, columns: Sequence[ColumnFacts], arrow: Any, given: Mapping[int, int], absent: bool
 ) -> Any:
     """The table in canonical form. `given` maps positions of the schema to positions of `table`.
 
@@ -211,13 +211,13 @@ def conform(
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _null_column(rows: int, column: Column) -> Any:
+def _null_column(rows: int, column: ColumnFacts) -> Any:
     if not column.nullable and rows:
         raise SchemaError("must not be null, and no value is given", column=column.name)
     return pa.chunked_array([pa.nulls(rows, column.type)], column.type)
 
 
-def _conform_column(values: Any, column: Column) -> Any:
+def _conform_column(values: Any, column: ColumnFacts) -> Any:
     chunks: list[Any] = []
     start = 0
     for chunk in values.chunks or [pa.array([], values.type)]:
@@ -228,7 +228,7 @@ def _conform_column(values: Any, column: Column) -> Any:
     return pa.chunked_array(chunks, column.type)
 
 
-def _conform_chunk(chunk: Any, column: Column, start: int) -> list[Any]:
+def _conform_chunk(chunk: Any, column: ColumnFacts, start: int) -> list[Any]:
     if chunk.type != column.type and chunk.nbytes > CHUNK_BYTES_MAX and len(chunk) > 1:
         half = len(chunk) // 2
         return [
@@ -270,7 +270,7 @@ def _described(scalar: Any, reason: str) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} {reason}"
 
 
-def _refuse_nulls(chunks: Sequence[Any], column: Column) -> None:
+def _refuse_nulls(chunks: Sequence[Any], column: ColumnFacts) -> None:
     start = 0
     for chunk in chunks:
         if chunk.null_count:

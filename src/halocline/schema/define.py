@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from halocline.errors import SchemaError
 from halocline.schema.convert import index_columns, refuse_spark
-from halocline.schema.names import Names, check_names
+from halocline.schema.names import ColumnNames, check_names
 from halocline.schema.typenames import parse_type, type_text
 from halocline.schema.types import TIME, TIMESTAMP, canonical, kind
 
@@ -144,7 +144,7 @@ def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
     names = [primary_key] if isinstance(primary_key, str) else primary_key
     if not isinstance(names, (list, tuple)) or not names:
         raise SchemaError("primary_key is a column name, a list of them, or None")
-    known = Names([column.name for column in columns])
+    known = ColumnNames([column.name for column in columns])
     positions = [known.position(name) for name in names]
     if len(set(positions)) < len(positions):
         raise SchemaError(f"the primary key {list(names)!r} names a column twice")

@@ -19,7 +19,7 @@ Invariants
 - For canonical keys a and b of one schema: a < b exactly when key_bytes(a) < key_bytes(b).
 - Keys are never null and never NaN: key columns are not nullable, and floats cannot be keys.
 
-Not here: checking a caller's key (compiled.py), duplicates against the table (index/).
+Not here: checking a caller's key (compiled.py), duplicates against the table (read/).
 """
 
 from __future__ import annotations
@@ -65,20 +65,12 @@ _ORDERS: Final[dict[str, Callable[[Any], int]]] = {
     "timestamp": lambda v: _micros(v - EPOCH),
     "timestamptz": lambda v: _micros(v - EPOCH_UTC),
 }
-_VALUES: Final[dict[str, Callable[[int], Any]]] = {
-    "int": lambda n: n,
-    "date": lambda n: dt.date.fromordinal(n + EPOCH_ORDINAL),
-    "time": lambda n: (EPOCH + dt.timedelta(0, 0, n)).time(),
-    "timestamp": lambda n: EPOCH + dt.timedelta(0, 0, n),
-    "timestamptz": lambda n: EPOCH_UTC + dt.timedelta(0, 0, n),
-}
 
 
 class KeyColumn(NamedTuple):
-    """The keys of a table as integers in key order, and the ways between integer and key."""
+    """The keys of a table as integers in key order, and the way from a key to its integer."""
 
     values: npt.NDArray[np.int64]
-    to_key: Callable[[int], Any]
     to_int: Callable[[Any], int]
 
 
@@ -178,7 +170,7 @@ class Limit:
         return SchemaError(reason, column=self.names[0], row=row)
 
     def check_table(self, table: Any) -> None:
-        """The same for a canonical table, column-wise."""
+        """Measure the keys of a canonical table, column by column."""
         columns = [table.column(name) for name in self.names]
         texts = [c for c in columns if kind(c.type) in _TEXTS]
         composite = len(columns) > 1
@@ -215,7 +207,7 @@ def key_column(table: Any, names: Sequence[str]) -> KeyColumn | None:
     family = kind(column.type)
     if family not in _ORDERS:
         return None
-    return KeyColumn(int_keys(table, names[0]), _VALUES[family], _ORDERS[family])
+    return KeyColumn(int_keys(table, names[0]), _ORDERS[family])
 
 
 def int_keys(table: Any, name: str) -> npt.NDArray[np.int64]:

@@ -20,7 +20,7 @@ LISTED_MAX: Final = 10
 
 
 def check_names(names: Sequence[Any]) -> None:
-    """The rules above, and how many columns there may be."""
+    """Checks names by the rules above, and how many there are."""
     if not names:
         raise SchemaError("a table needs at least one column")
     if len(names) > COLUMNS_MAX:
@@ -46,7 +46,7 @@ def _check_name(name: Any) -> None:
         raise SchemaError(f"a column name has at most {NAME_BYTES_MAX} bytes", column=name)
 
 
-class Names:
+class ColumnNames:
     """The names of one table's columns, in order."""
 
     __slots__ = ("_folded", "exact", "names")
@@ -72,7 +72,7 @@ class Names:
         return at
 
     def spelled(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The same values under the names as the table spells them."""
+        """The values under the names as the table spells them."""
         if self.exact.keys() >= values.keys():
             return values
         return {self.names[at]: value for at, value in self.by_position(values).items()}

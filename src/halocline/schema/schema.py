@@ -40,10 +40,10 @@ from halocline.schema.compiled import (
     compile_row,
 )
 from halocline.schema.define import read_definition, read_key, read_stored
-from halocline.schema.names import Names
+from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
 from halocline.schema.types import INT_BITS, kind
-from halocline.schema.values import Check, show
+from halocline.schema.values import CheckValue, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Schema:
         return tuple(at for at, t in enumerate(self._types) if kind(t) in ("list", "struct"))
 
     def position(self, name: str) -> int:
-        """The place of a column in a row, by its name in any case."""
+        """The position of a column in a row, by its name in any case."""
         return self._names.position(name)
 
     def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class Schema:
         return compile_row(self.columns, self._checks, self._general_row, self._limit)
 
     def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
-        """The same checks for some columns only: position -> canonical value.
+        """Check some columns of a row: position -> canonical value.
 
         A key that is changed in part is too long only as a whole: see `check_key`.
         """
@@ -242,10 +242,6 @@ class Schema:
         """Canonical rows as one RecordBatch."""
         return batches.to_arrow(rows, self.arrow)
 
-    def from_arrow(self, batch: Any) -> list[Row]:
-        """The canonical rows of a canonical RecordBatch."""
-        return batches.from_arrow(batch)
-
     def to_table(self, rows: Sequence[Row]) -> Any:
         """Canonical rows as a canonical pa.Table."""
         return pa.Table.from_batches([self.to_arrow(rows)], schema=self.arrow)
@@ -281,7 +277,7 @@ class Schema:
         return codec.encode(self._key_rows(keys))
 
     def decode_keys(self, data: Any) -> list[Any]:
-        """What `encode_keys` wrote; the same errors as `decode_rows`."""
+        """Read what `encode_keys` wrote; errors are those of `decode_rows`."""
         rows = self._decode_key_rows(data)
         return [row[0] for row in rows] if len(self.key_positions) == 1 else rows
 
@@ -325,19 +321,19 @@ class Schema:
         return codec.compile_decode(list(self.key_fields))
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.names)
+    def _names(self) -> ColumnNames:
+        return ColumnNames(self.names)
 
     @cached_property
     def _required(self) -> frozenset[str]:
         return frozenset(column.name for column in self.columns if not column.nullable)
 
     @cached_property
-    def _checks(self) -> tuple[Check, ...]:
+    def _checks(self) -> tuple[CheckValue, ...]:
         return column_checks(self.columns, frozenset(self.key_positions))
 
     @cached_property
-    def _fast_checks(self) -> tuple[Check, ...]:
+    def _fast_checks(self) -> tuple[CheckValue, ...]:
         return compile_checks(self.columns, self._checks)
 
     @cached_property

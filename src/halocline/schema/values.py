@@ -47,14 +47,14 @@ import numpy as np
 from halocline.schema.typenames import type_text
 from halocline.schema.types import DECIMAL_DIGITS_MAX, EPOCH, INT_BITS, UTC, kind
 
-Check = Callable[[Any], Any]
+CheckValue = Callable[[Any], Any]
 
 _FLOAT32: Final = struct.Struct("<f")
 _PANDAS_NULLS: Final = frozenset(["NAType", "NaTType"])
 
 
 class Unfit(Exception):
-    """A value that a type does not take. Whoever knows the column turns it into SchemaError."""
+    """A value that a type does not take. The caller, who knows the column, raises SchemaError."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -80,7 +80,7 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def checker(type: Any) -> Check:
+def checker(type: Any) -> CheckValue:
     """The check for one value that is not null; raises Unfit."""
     family = kind(type)
     if family == "int":
@@ -142,7 +142,7 @@ def _whole(number: int | float | Decimal) -> int | None:
     return int(number) if number == number.to_integral_value() else None
 
 
-def _integer(bits: int, text: str) -> Check:
+def _integer(bits: int, text: str) -> CheckValue:
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
     def check(value: Any) -> int:
@@ -191,7 +191,7 @@ def _float32(value: Any) -> float:
     return rounded
 
 
-def _decimal(precision: int, scale: int) -> Check:
+def _decimal(precision: int, scale: int) -> CheckValue:
     context, unit, zero = decimal_context(precision), decimal_unit(scale), decimal_zero(scale)
 
     def check(value: Any) -> Decimal:
@@ -300,7 +300,7 @@ def _timestamptz(value: Any) -> dt.datetime:
         raise Unfit(f"{show(value)} is outside the years 1 to 9999 in UTC") from None
 
 
-def _list(type: Any) -> Check:
+def _list(type: Any) -> CheckValue:
     nullable, check = type.value_field.nullable, checker(type.value_type)
 
     def check_list(value: Any) -> list[Any]:
@@ -311,7 +311,7 @@ def _list(type: Any) -> Check:
     return check_list
 
 
-def _struct(type: Any) -> Check:
+def _struct(type: Any) -> CheckValue:
     fields = [type.field(at) for at in range(type.num_fields)]
     parts = [(field.name, checker(field.type), field.nullable) for field in fields]
     names = frozenset(field.name for field in fields)
@@ -329,7 +329,7 @@ def _struct(type: Any) -> Check:
     return check_struct
 
 
-def _inner(check: Check, value: Any, nullable: bool, place: str) -> Any:
+def _inner(check: CheckValue, value: Any, nullable: bool, place: str) -> Any:
     if is_null(value):
         if nullable:
             return None
@@ -340,7 +340,7 @@ def _inner(check: Check, value: Any, nullable: bool, place: str) -> Any:
         raise Unfit(f"{place}: {error.reason}") from None
 
 
-_SIMPLE: Final[dict[str, Check]] = {
+_SIMPLE: Final[dict[str, CheckValue]] = {
     "bool": _bool,
     "string": _string,
     "binary": _binary,

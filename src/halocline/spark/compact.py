@@ -136,6 +136,7 @@ class SparkRunner:
             return self._local.rewrite(work)
         if not work.state.shelf.root:
             raise UsageError("the objects of this database are in memory: Spark cannot read them")
+        work.state.shelf.check_root()  # tasks find their files by path
         if self._session is None:
             self._session = start_session()
         check_workers(self._session)

@@ -124,11 +124,13 @@ def write(df: DataFrame, owner: Owner, name: str, spec: Spec, token: Any) -> Loa
             return LoadReport(table=name, commit_ts=txn.commit_ts, already_committed=True)
         if not state.shelf.root:
             raise UsageError("the objects of this database are in memory: Spark cannot write there")
+        state.shelf.check_root()  # tasks find their files by path
     check_workers(df.sparkSession)
     if sum(count for _, count in state.pages()) > ROWS_ALONG_MAX:
         owner.flush(name)  # so that L0 need not travel
     with owner.begin(token=token) as txn:
         lines = _run(df, owner, txn, name, spec)
+        state.shelf.check_root()  # what they have written is where the commit looks for it
         report = join(txn, name, spec, lines)
         txn.keep_token()
         blind = txn.changes_of(name).blind

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from halocline.checkpoint.upkeep import Stop, UpkeepReport, Watch, keep_up
+from halocline.checkpoint.upkeep import OnNews, Stop, UpkeepReport, keep_up
 from halocline.options import parse_duration
 from halocline.spark.compact import SparkRunner
 from halocline.spark.owner import check_here
@@ -26,7 +26,7 @@ def maintain(
     db: Any,
     interval: str | float = "1m",
     once: bool = False,
-    progress: Watch | None = None,
+    progress: OnNews | None = None,
     stop: Stop | None = None,
 ) -> UpkeepReport:
     """Move, compact, fold tombstones, checkpoint and collect, by what `db.health()` says.

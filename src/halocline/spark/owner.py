@@ -61,4 +61,4 @@ def check_here(db: object) -> Owner:
 
 def state_of(txn: Transaction, table: str) -> TableState:
     """The state of a table by name; NotFoundError when there is none."""
-    return txn.changes_of(table).state
+    return txn.state_of(table)

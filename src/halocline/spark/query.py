@@ -61,7 +61,7 @@ def run_query(
     parsed = parse_query(text)
     values = check_params(params)
     states = {
-        name: txn.changes_of(name).state
+        name: txn.state_of(name)
         for name in parsed.tables
         if name.lower() not in parsed.defined or txn.has_table(name)
     }
@@ -108,7 +108,7 @@ def _activate(found: SparkSession) -> None:
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows under the names and types of the local engine."""
+    """Give rows the names and types of the local engine."""
     try:
         columns = [
             column.cast(field.type) for column, field in zip(table.columns, schema, strict=True)

@@ -127,6 +127,7 @@ def plan_frame(
 
 
 def _read(session: SparkSession, state: TableState, entries: Sequence[ObjectEntry]) -> DataFrame:
+    state.shelf.check_root()
     paths = [_path(state, entry) for entry in entries]
     return read_files(session, paths, spark_schema(state.schema.arrow, hidden=True))
 

@@ -34,12 +34,14 @@ from typing import Final, Protocol
 
 from halocline.errors import CorruptionError
 from halocline.store.files import (
+    READ_BYTES_MAX,
     TEMPORARY,
     Buffer,
     File,
+    Identity,
     Lock,
     Mapped,
-    Names,
+    PathList,
     check_directory,
     check_path,
     parent,
@@ -56,13 +58,13 @@ class Disk(Protocol):
         ...
 
     def create(self, path: str) -> File:
-        """A new, empty file, mode 0600. FileExistsError."""
+        """Make a new, empty file, mode 0600. FileExistsError."""
         ...
 
     def open(self, path: str, *, writable: bool) -> File: ...
 
     def mkdir(self, path: str) -> None:
-        """A new directory, mode 0700. FileExistsError."""
+        """Make a new directory, mode 0700. FileExistsError."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -75,7 +77,7 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, path: str) -> Names: ...
+    def list(self, path: str) -> PathList: ...
 
     def lock(self, path: str, holder: bytes) -> Lock: ...
 
@@ -84,6 +86,10 @@ class Disk(Protocol):
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Map an existing file of at least that size."""
         ...
+
+    def check_root(self) -> None: ...
+
+    def check_identity(self, path: str, identity: Identity) -> None: ...
 
 
 class DurableFiles:
@@ -121,10 +127,10 @@ class DurableFiles:
             self._write(path, data, disk.create(temporary))
 
     def write_new(self, path: str, data: Buffer) -> None:
-        """As `write`, but FileExistsError when the name is taken, or about to be, by any process.
+        """Writes a file whose name must be free; FileExistsError if any process has or takes it.
 
-        The temporary file is the claim: whoever could make it is the only one who can take the
-        name now, so the question whether somebody had taken it before has its answer then.
+        The temporary file is the claim: only the process that made it can take the name now, so
+        whether the name was taken before is known from then on.
         """
         disk = self._disk
         file = disk.create(check_path(path) + TEMPORARY)
@@ -141,17 +147,20 @@ class DurableFiles:
             disk.rename(temporary, path)
         disk.sync_dir(parent(path))
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, size_max: int = READ_BYTES_MAX) -> bytes:
         file = self._disk.open(check_path(path), writable=False)
         try:
-            return file.pread(file.size(), 0)
+            size = file.size()
+            if size > size_max:
+                raise CorruptionError(path, f"is longer than the {size_max} bytes it may have")
+            return file.pread(size, 0)
         finally:
             file.close()
 
     def exists(self, path: str) -> bool:
         return self._disk.exists(check_path(path))
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         names = self._disk.list(check_directory(directory))
         return sorted(name for name in names if not name.endswith(TEMPORARY))
 
@@ -193,7 +202,7 @@ class DurableFiles:
         return self._disk.is_locked(check_path(path))
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
-        """Made through `write`, so that nobody ever maps a file that is still too short."""
+        """Maps a file, made through `write` so that it never is too short."""
         check_path(path)
         if writable and not self._disk.exists(path):
             self.write(path, bytes(size))
@@ -207,9 +216,15 @@ class DurableFiles:
             file.close()
         return self._disk.map(path, size, writable=writable)
 
+    def check_root(self) -> None:
+        self._disk.check_root()
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        self._disk.check_identity(path, identity)
+
     @contextlib.contextmanager
     def _leave_nothing(self, path: str, file: File) -> Iterator[None]:
-        """On any error close and remove the file, then raise that error."""
+        """Closes and removes the file on any error, then raises that error."""
         try:
             yield
         except BaseException:

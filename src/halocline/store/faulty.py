@@ -25,9 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from halocline.store.durable import DurableFiles
-from halocline.store.files import Buffer, check_directory, check_path
-from halocline.store.files import Names as KeyList
-from halocline.store.memory import Draw, Names, Node, reachable
+from halocline.store.files import Buffer, PathList, check_directory, check_path
+from halocline.store.memory import Draw, FileNode, NameTable, reachable
 from halocline.store.sequence import Operation, Sequence, SimulatedCrash
 from halocline.store.simulated import SimulatedDisk
 
@@ -79,10 +78,10 @@ class FaultyObjects:
             self._sequence.alive()
             return len(self._get(check_path(key)))
 
-    def list(self, folder: str = "", *, temporary: bool = False) -> KeyList:
+    def list(self, folder: str = "", *, temporary: bool = False) -> PathList:
         start = f"{check_directory(folder)}/" if folder else ""
 
-        def act() -> KeyList:
+        def act() -> PathList:
             keys = () if temporary else self._content
             return sorted(key for key in keys if key.startswith(start))
 
@@ -121,10 +120,10 @@ class FaultyFiles(DurableFiles):
     """`Files` in memory, with faults and crash images."""
 
     def __init__(
-        self, _names: Names | None = None, _objects: dict[str, bytes] | None = None
+        self, _names: NameTable | None = None, _objects: dict[str, bytes] | None = None
     ) -> None:
         self.sequence = Sequence()
-        self._names = _names or Names()
+        self._names = _names or NameTable()
         self.objects = FaultyObjects(self.sequence, _objects or {})
         super().__init__(SimulatedDisk(self.sequence, self._names))
         self.fail = self.sequence.fail
@@ -174,7 +173,7 @@ class FaultyFiles(DurableFiles):
     def load(cls, directory: str | os.PathLike[str]) -> FaultyFiles:
         """A store with the content of a real directory, all of it synced."""
         root = Path(directory)
-        found: dict[str, Node | None] = {}
+        found: dict[str, FileNode | None] = {}
         objects: dict[str, bytes] = {}
         for entry in sorted(root.rglob("*")):
             path = entry.relative_to(root).as_posix()
@@ -184,13 +183,13 @@ class FaultyFiles(DurableFiles):
             elif entry.is_dir():
                 found[path] = None
             elif entry.is_file():
-                found[path] = Node(entry.read_bytes())
+                found[path] = FileNode(entry.read_bytes())
         return cls(_synced(found), objects)
 
-    def _killed(self) -> Names:
-        copies: dict[int, Node] = {}
+    def _killed(self) -> NameTable:
+        copies: dict[int, FileNode] = {}
 
-        def copied(node: Node) -> Node:
+        def copied(node: FileNode) -> FileNode:
             if id(node) not in copies:
                 copies[id(node)] = node.copy()
             return copies[id(node)]
@@ -199,17 +198,17 @@ class FaultyFiles(DurableFiles):
 
     def _settled(
         self,
-        kept: dict[str, Node | None],
-        content: Callable[[Node], bytes | bytearray],
+        kept: dict[str, FileNode | None],
+        content: Callable[[FileNode], bytes | bytearray],
         happened: Callable[[], bool],
     ) -> FaultyFiles:
-        found = {path: node and Node(content(node)) for path, node in kept.items()}
+        found = {path: node and FileNode(content(node)) for path, node in kept.items()}
         return FaultyFiles(_synced(found), self.objects.survive(happened))
 
 
-def _synced(found: dict[str, Node | None]) -> Names:
+def _synced(found: dict[str, FileNode | None]) -> NameTable:
     """Names that are all durable."""
-    names = Names()
+    names = NameTable()
     names.seen = found
     names.disk = dict(found)
     return names

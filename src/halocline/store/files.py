@@ -17,6 +17,7 @@ crashes on demand (faulty.py).
 
 from __future__ import annotations
 
+import errno
 import mmap
 from typing import Final, Protocol, TypeAlias
 
@@ -28,21 +29,38 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Mapped: TypeAlias = mmap.mmap | bytearray
 """Memory shared by all who map one file; use it through `struct.pack_into` and `unpack_from`."""
 
-Names: TypeAlias = list[str]
+PathList: TypeAlias = list[str]
 
 TEMPORARY: Final = ".tmp"
 """Ending of a file that is being written; a crash may leave one behind. Never listed."""
 
 HOLDER_BYTES_MAX: Final = 4096
+READ_BYTES_MAX: Final = 1 << 20
+"""No file that is read whole is longer, unless its reader says so: a sparse one may claim to be."""
+
+Identity: TypeAlias = tuple[int, int]
+"""Device and inode: two names that have the same one lead to the same file or folder."""
 
 
 class LockedError(UnavailableError):
-    """Somebody else has the lock; `holder` is what they wrote into it (empty: not yet known)."""
+    """Another process has the lock; `holder` is what it wrote there (empty: not yet known)."""
 
     def __init__(self, holder: bytes) -> None:
         self.holder = holder
         text = holder.decode("utf-8", "replace").strip() or "another process"
         super().__init__(f"locked by {text}")
+
+
+class MovedError(UnavailableError, OSError):
+    """A path leads elsewhere now: the folder was moved or deleted, or a file was taken away."""
+
+
+class NotAFileError(OSError):
+    """A link, a pipe or a socket stands where a regular file should: it is not opened."""
+
+    def __init__(self, path: str) -> None:
+        reason = "is no regular file; symbolic links are not followed, and nothing else is opened"
+        super().__init__(errno.ELOOP, reason, path)
 
 
 class File(Protocol):
@@ -57,7 +75,7 @@ class File(Protocol):
         ...
 
     def mapped(self, size: int) -> File:
-        """The same file, written through memory: no system call for a pwrite below `size`.
+        """This file, written through memory: no system call for a pwrite below `size`.
 
         This handle must not be used any more. For writers that sync now and then, not after every
         write (see docs/decisions/0002-async-log-through-memory.md).
@@ -70,12 +88,16 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def identity(self) -> Identity:
+        """Which file this is, whatever its name is now."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros. Durable after `sync`."""
         ...
 
     def close(self) -> None:
-        """Let go of the file; no sync. Closing twice is harmless."""
+        """Close the file without a sync. Closing twice is harmless."""
         ...
 
 
@@ -110,11 +132,13 @@ class Files(Protocol):
         """Replace the whole file: readers, and a crash, see the old content or the new."""
         ...
 
-    def read(self, path: str) -> bytes: ...
+    def read(self, path: str, size_max: int = READ_BYTES_MAX) -> bytes:
+        """The whole file; CorruptionError when it is longer than it may be."""
+        ...
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         """Names in a directory, sorted; none when it is missing."""
         ...
 
@@ -139,11 +163,19 @@ class Files(Protocol):
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Does somebody hold that lock right now? Only a hint: it may change at once."""
+        """Is that lock held right now? Only a hint: it may change at once."""
         ...
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         """Share memory through a file. Missing: made of zeros if writable, else an error."""
+        ...
+
+    def check_root(self) -> None:
+        """MovedError unless the path of the root still leads to the folder that was opened."""
+        ...
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        """MovedError unless the path, from the very top, still leads to that file."""
         ...
 
 
@@ -158,7 +190,7 @@ def check_path(path: str) -> str:
 
 
 def check_directory(path: str) -> str:
-    """Like `check_path`; "" is the root."""
+    """The path itself, if it names a directory inside the root; "" is the root."""
     return path and check_path(path)
 
 

@@ -2,6 +2,12 @@
 
     LocalFiles(root) = DurableFiles (order of steps) on LocalDisk (the steps) -> LocalFile
 
+The root is held by a descriptor from the first use on, and every path is walked from there, folder
+by folder. So what is written always goes into the folder that was opened, wherever it has been
+moved meanwhile, and never into another that has taken its name. DuckDB and Spark open files by
+their path; before they are given one, and wherever a name is made or listed, `check_root` compares
+device and inode of the path with the folder that is held.
+
 Linux and macOS. A sync on Linux is fdatasync; macOS has none, and its fsync stops at the drive's
 cache, so there it is F_FULLFSYNC. Windows has neither flock nor a way to sync a directory and is
 refused.
@@ -9,8 +15,10 @@ refused.
 Invariants
 - The root and every directory made here have mode 0700, every file 0600. A root that somebody
   else made keeps the mode they gave it.
-- Descriptors are not inherited by programs that we start, and the last component of a path is
-  never followed if it is a symbolic link.
+- Descriptors are not inherited by programs that we start, and no component of a path below the
+  root is followed if it is a symbolic link.
+- Nothing but a regular file is ever read, written or locked, and opening one never waits: a pipe
+  that somebody has put in its place is refused.
 - A lock belongs to the open descriptor, so it dies with the process, however that dies. A forked
   child shares the descriptor: it may close it, and must never unlock it.
 
@@ -23,19 +31,36 @@ import contextlib
 import errno
 import mmap
 import os
+import shutil
+import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock as Mutex
 from typing import Final
 
 from halocline.errors import UsageError
 from halocline.store.durable import DurableFiles
-from halocline.store.files import HOLDER_BYTES_MAX, Buffer, Lock, LockedError, Mapped, Names
+from halocline.store.files import (
+    HOLDER_BYTES_MAX,
+    Buffer,
+    Identity,
+    Lock,
+    LockedError,
+    Mapped,
+    MovedError,
+    NotAFileError,
+    PathList,
+    parent,
+)
 
 if sys.platform != "win32":
     import fcntl
 
-_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0)
+_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK if sys.platform != "win32" else 0
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW if sys.platform != "win32" else 0
 _F_FULLFSYNC: Final = 51
+_F_GETPATH: Final = 50
 _LOCK_TRIES: Final = 200
 _READ_BYTES_TRUSTED: Final = 1 << 20
 
@@ -47,7 +72,27 @@ class LocalFiles(DurableFiles):
         if sys.platform == "win32":
             raise UsageError("Halocline runs on Linux and macOS; on Windows, run it inside WSL")
         self.root = str(Path(root).resolve())
-        super().__init__(LocalDisk(self.root))
+        self._local = LocalDisk(self.root)
+        super().__init__(self._local)
+        # Before every scan, and after every sync of the log: no detour.
+        self.check_root = self._local.check_root  # type: ignore[method-assign]
+        self.check_identity = self._local.check_identity  # type: ignore[method-assign]
+
+    def identity(self) -> Identity:
+        """Device and inode of the folder that is held."""
+        return self._local.hold()[1]
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Regular files below a folder, at any depth, half-written ones too; none if missing."""
+        return self._local.walk(folder)
+
+    def remove_tree(self, folder: str, name: str) -> None:
+        """Remove a folder with all that is in it. What cannot be removed stays."""
+        self._local.remove_tree(folder, name)
+
+    def close(self) -> None:
+        """Let go of the root; the next call would look for it by its path."""
+        self._local.close()
 
 
 class LocalFile:
@@ -83,6 +128,9 @@ class LocalFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def identity(self) -> Identity:
+        return _identity(os.fstat(self._fd))
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -164,12 +212,50 @@ class LocalLock:
 
 
 class LocalDisk:
-    """The steps, each one system call or two."""
+    """The steps, each a few system calls below the descriptor of the root."""
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._mutex = Mutex()
+        self._held: tuple[int, Identity] | None = None
+
+    def hold(self) -> tuple[int, Identity]:
+        """The descriptor of the root, opened by the first who asks, and what it is."""
+        held = self._held
+        if held is None:
+            with self._mutex:
+                if self._held is None:
+                    fd = os.open(self._root, _FOLDER)
+                    self._held = (fd, _identity(os.fstat(fd)))
+                held = self._held
+        return held
+
+    def close(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held[0])
+
+    def __del__(self) -> None:
+        if getattr(self, "_held", None) is not None:
+            self.close()
+
+    def check_root(self) -> None:
+        # A root that nobody has opened yet cannot have moved.
+        if self._held is not None:
+            self.check_identity("", self._held[1])
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        # After every sync of the log: 1 to 2 us, most of it for the result that Python builds.
+        try:
+            found = os.stat(f"{self._root}/{path}", follow_symlinks=not path)
+            if (found.st_dev, found.st_ino) == identity:
+                return
+        except OSError:
+            pass
+        raise self._moved(path)
 
     def make_root(self) -> None:
+        self.check_root()
         missing = [Path(self._root)]
         while not missing[-1].exists():
             missing.append(missing[-1].parent)
@@ -182,42 +268,78 @@ class LocalDisk:
                 _sync_directory(str(directory.parent))
 
     def create(self, path: str) -> LocalFile:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
-        return LocalFile(os.open(self._at(path), flags, 0o600))
+        self.check_root()
+        return LocalFile(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
     def open(self, path: str, *, writable: bool) -> LocalFile:
-        flags = os.O_RDWR if writable else os.O_RDONLY
-        return LocalFile(os.open(self._at(path), flags | _FLAGS))
+        return LocalFile(self._open(path, os.O_RDWR if writable else os.O_RDONLY))
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(self._at(path), 0o700)
+        self.check_root()
+        with self._folder(parent(path)) as fd:
+            os.mkdir(_name(path), 0o700, dir_fd=fd)
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(self._at(old), self._at(new))
+        with self._folder(parent(old)) as before, self._folder(parent(new)) as after:
+            os.replace(_name(old), _name(new), src_dir_fd=before, dst_dir_fd=after)
 
     def remove(self, path: str) -> None:
-        os.unlink(self._at(path))
+        with self._folder(parent(path)) as fd:
+            os.unlink(_name(path), dir_fd=fd)
 
     def sync_dir(self, path: str) -> None:
-        _sync_directory(self._at(path))
+        with self._folder(path) as fd:
+            _sync_folder(fd)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(self._at(path))
-
-    def list(self, path: str) -> Names:
         try:
-            return os.listdir(self._at(path))
+            if not path:
+                self.hold()
+                return True
+            with self._folder(parent(path)) as fd:
+                os.stat(_name(path), dir_fd=fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, path: str) -> PathList:
+        self.check_root()
+        try:
+            with self._folder(path) as fd:
+                return os.listdir(fd)
         except FileNotFoundError:
             return []
 
+    def walk(self, path: str) -> Iterator[str]:
+        """Regular files below a folder; links are neither followed nor named."""
+        self.check_root()
+        folders = [path]
+        while folders:
+            folder = folders.pop()
+            start = f"{folder}/" if folder else ""
+            try:
+                with self._folder(folder) as fd, os.scandir(fd) as entries:
+                    found = list(entries)
+                    for entry in found:  # asks through the descriptor, if the system must be asked
+                        if entry.is_file(follow_symlinks=False):
+                            yield start + entry.name
+                        elif entry.is_dir(follow_symlinks=False):
+                            folders.append(start + entry.name)
+            except FileNotFoundError:
+                continue
+
+    def remove_tree(self, folder: str, name: str) -> None:
+        with contextlib.suppress(OSError), self._folder(folder) as fd:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+
     def lock(self, path: str, holder: bytes) -> Lock:
         assert len(holder) <= HOLDER_BYTES_MAX
-        at = self._at(path)
+        self.check_root()
         while True:
-            fd = os.open(at, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+            fd = self._open(path, os.O_RDWR | os.O_CREAT)
             try:
                 _take(fd)
-                if not _is_still(fd, at):
+                if not self._is_still(fd, path):
                     # Removed between open and flock: this is a lock on nothing. Try again.
                     os.close(fd)
                     continue
@@ -231,7 +353,7 @@ class LocalDisk:
 
     def is_locked(self, path: str) -> bool:
         try:
-            fd = os.open(self._at(path), os.O_RDONLY | _FLAGS)
+            fd = self._open(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -245,15 +367,93 @@ class LocalDisk:
 
     def map(self, path: str, size: int, *, writable: bool) -> Mapped:
         assert size > 0
-        fd = os.open(self._at(path), (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS)
+        fd = self._open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             return mmap.mmap(fd, size, access=access)
         finally:
             os.close(fd)
 
-    def _at(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
+    def _open(self, path: str, flags: int) -> int:
+        """A descriptor of a regular file. Whatever else stands there is refused at once."""
+        with self._folder(parent(path)) as folder:
+            try:
+                fd = os.open(_name(path), flags | _FLAGS, 0o600, dir_fd=folder)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket or an empty pipe
+                    raise NotAFileError(path) from error
+                raise
+        kind = os.fstat(fd).st_mode
+        if stat.S_ISREG(kind):
+            return fd
+        os.close(fd)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise NotAFileError(path)
+
+    @contextlib.contextmanager
+    def _folder(self, path: str) -> Iterator[int]:
+        """The descriptor of a folder below the root ("" is the root), for a moment."""
+        fd = self.hold()[0]
+        opened: list[int] = []
+        try:
+            for name in path.split("/") if path else ():
+                try:
+                    fd = os.open(name, _FOLDER, dir_fd=fd)
+                except OSError as error:
+                    error.filename = path
+                    raise
+                opened.append(fd)
+            yield fd
+        finally:
+            for one in opened:
+                os.close(one)
+
+    def _is_still(self, fd: int, path: str) -> bool:
+        """Whether the path still names the file of this descriptor."""
+        with self._folder(parent(path)) as folder:
+            try:
+                there = os.stat(_name(path), dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        return os.path.samestat(os.fstat(fd), there)
+
+    def _moved(self, path: str) -> MovedError:
+        """Says what has become of the folder, as far as the system tells."""
+        fd, identity = self.hold()
+        try:
+            found = os.stat(self._root)
+            is_root = (found.st_dev, found.st_ino) == identity
+        except OSError:
+            found, is_root = None, False
+        if is_root:
+            return MovedError(f"{self._root}/{path} was removed or replaced while it was in use")
+        other = " and another stands in its place" if found is not None else ""
+        now = _path_of(fd)
+        if not os.fstat(fd).st_nlink or now.endswith(" (deleted)"):
+            return MovedError(f"the folder {self._root} was deleted{other}")
+        where = f" to {now}" if now and now != self._root else ""
+        return MovedError(
+            f"the folder {self._root} was moved{where}{other}: "
+            "what has been committed is in the folder that was moved"
+        )
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _identity(facts: os.stat_result) -> Identity:
+    return facts.st_dev, facts.st_ino
+
+
+def _path_of(fd: int) -> str:
+    """Where the folder of a descriptor is now; empty when the system does not say."""
+    with contextlib.suppress(OSError, UnicodeError):
+        if sys.platform == "darwin":
+            return fcntl.fcntl(fd, _F_GETPATH, bytes(1024)).partition(b"\0")[0].decode()
+        return os.readlink(f"/proc/self/fd/{fd}")
+    return ""
 
 
 def _sync(fd: int) -> None:
@@ -277,12 +477,16 @@ def _full_sync(fd: int) -> None:
 def _sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if sys.platform == "darwin":
-            _full_sync(fd)
-        else:
-            os.fsync(fd)
+        _sync_folder(fd)
     finally:
         os.close(fd)
+
+
+def _sync_folder(fd: int) -> None:
+    if sys.platform == "darwin":
+        _full_sync(fd)
+    else:
+        os.fsync(fd)
 
 
 def _take(fd: int) -> None:
@@ -295,13 +499,3 @@ def _take(fd: int) -> None:
         else:
             return
     raise LockedError(os.pread(fd, HOLDER_BYTES_MAX, 0))
-
-
-def _is_still(fd: int, path: str) -> bool:
-    """Whether the path still names the file of this descriptor."""
-    here = os.fstat(fd)
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(here, there)

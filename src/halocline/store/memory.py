@@ -59,7 +59,7 @@ class Change(NamedTuple):
     clean: bool = False
 
 
-class Node:
+class FileNode:
     """The content of one file."""
 
     __slots__ = ("data", "disk", "holder", "shared", "unsynced")
@@ -89,16 +89,16 @@ class Node:
         self.unsynced.clear()
 
     def fail_sync(self) -> None:
-        """Everything unsynced is now clean in memory and perhaps missing on the disk."""
+        """Marks everything unsynced as clean in memory, though it may be missing on the disk."""
         if not self.unsynced:
             return
         resized = [change for change in self.unsynced if change.data is None]
         sectors = {at for change in self.unsynced for at in _sectors(change)}
         self.unsynced = [*resized, *self._clean(sectors), Change(len(self.data), None)]
 
-    def copy(self) -> Node:
+    def copy(self) -> FileNode:
         """The node as a killed process leaves it: nothing lost, nothing more durable."""
-        node = Node()
+        node = FileNode()
         node.data = self.data.copy()
         node.disk = self.disk.copy()
         node.unsynced = self.unsynced.copy()
@@ -160,7 +160,7 @@ class Node:
         self.unsynced = self._clean(clean - dirty)
 
     def _clean(self, sectors: set[int]) -> list[Change]:
-        """Those sectors of the file as writes that no later sync will bring to the disk."""
+        """Sectors of the file as writes that no later sync will bring to the disk."""
         return [
             Change(at, bytes(self.data[at : at + SECTOR]), True)
             for at in sorted(sectors)
@@ -177,15 +177,15 @@ class NameChange(NamedTuple):
     parents: frozenset[str]
     removes: str | None
     adds: str | None
-    node: Node | None
+    node: FileNode | None
 
 
-class Names:
+class NameTable:
     """The names of a disk: as processes see them, and as synced."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Node | None] = {}
-        self.disk: dict[str, Node | None] = {}
+        self.seen: dict[str, FileNode | None] = {}
+        self.disk: dict[str, FileNode | None] = {}
         self.unsynced: list[NameChange] = []
 
     def change(self, change: NameChange) -> None:
@@ -193,7 +193,7 @@ class Names:
         self.unsynced.append(change)
 
     def sync(self, directory: str) -> None:
-        """A rename from elsewhere drags along what happened there before it."""
+        """Makes the names of a directory durable, and what a rename there depends on elsewhere."""
         wanted = {directory}
         synced: list[NameChange] = []
         rest: list[NameChange] = []
@@ -207,7 +207,7 @@ class Names:
             _rename(self.disk, change)
         self.unsynced = rest[::-1]
 
-    def survive(self, draw: Draw) -> dict[str, Node | None]:
+    def survive(self, draw: Draw) -> dict[str, FileNode | None]:
         """Names that a power loss may leave: a prefix of each directory's changes."""
         counts: dict[str, int] = {}
         for change in self.unsynced:
@@ -223,13 +223,13 @@ class Names:
                 _rename(names, change)
         return reachable(names)
 
-    def copy(self, copied: Callable[[Node], Node]) -> Names:
-        """The same names over copies of the nodes."""
+    def copy(self, copied: Callable[[FileNode], FileNode]) -> NameTable:
+        """A copy of the names, over copies of the nodes."""
 
-        def over(names: dict[str, Node | None]) -> dict[str, Node | None]:
+        def over(names: dict[str, FileNode | None]) -> dict[str, FileNode | None]:
             return {path: node and copied(node) for path, node in names.items()}
 
-        names = Names()
+        names = NameTable()
         names.seen = over(self.seen)
         names.disk = over(self.disk)
         names.unsynced = [
@@ -238,9 +238,9 @@ class Names:
         return names
 
 
-def reachable(names: dict[str, Node | None]) -> dict[str, Node | None]:
-    """Without the names whose directory does not exist. In order of path."""
-    kept: dict[str, Node | None] = {}
+def reachable(names: dict[str, FileNode | None]) -> dict[str, FileNode | None]:
+    """The names whose directory exists, in order of path."""
+    kept: dict[str, FileNode | None] = {}
     for path in sorted(names):
         directory = path.rpartition("/")[0]
         if not directory or directory in kept:
@@ -248,7 +248,7 @@ def reachable(names: dict[str, Node | None]) -> dict[str, Node | None]:
     return kept
 
 
-def _rename(names: dict[str, Node | None], change: NameChange) -> None:
+def _rename(names: dict[str, FileNode | None], change: NameChange) -> None:
     if change.removes is not None:
         names.pop(change.removes, None)
     if change.adds is not None:

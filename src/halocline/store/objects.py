@@ -1,6 +1,7 @@
-"""Objects: whole immutable files under a key, on this machine or far away.
+"""Objects: whole immutable files under a key, on this machine or in a remote store.
 
-    objects/, checkpoint/ ---> Objects ---> PyarrowObjects   local folder, S3, GCS, HDFS, ...
+    objects/, checkpoint/ ---> Objects ---> LocalObjects     a folder of this machine
+                                       |--> PyarrowObjects   S3, GCS, HDFS, ...
                                        '--> MemoryObjects    tests, throw-away databases
 
 A key is a path inside one folder or bucket ("7/31-1.parquet"), fenced like the paths of Files.
@@ -22,14 +23,13 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import Final, Protocol
 
 from pyarrow import fs
 
 from halocline.errors import UsageError
 from halocline.store.files import TEMPORARY, Buffer, check_directory, check_path, parent
-from halocline.store.files import Names as Keys
+from halocline.store.files import PathList as Keys
 from halocline.store.local import LocalFiles
 
 _ATOMIC_UPLOADS: Final = frozenset({"s3", "gcs", "abfs"})
@@ -39,11 +39,11 @@ class Objects(Protocol):
     """A flat store of immutable objects."""
 
     def put(self, key: str, data: Buffer) -> None:
-        """Store the whole object; nobody ever sees a part of it."""
+        """Store the whole object; a part of it is never seen."""
         ...
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """As `put`, but FileExistsError when the key is taken. For writers that cannot agree."""
+        """Store an object whose key must be free; FileExistsError. For uncoordinated writers."""
         ...
 
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -60,7 +60,7 @@ class Objects(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """FileNotFoundError when it is not there."""
+        """Delete an object; FileNotFoundError when it is not there."""
         ...
 
 
@@ -100,6 +100,56 @@ class MemoryObjects:
         return data
 
 
+class LocalObjects:
+    """Objects in a folder below the root of local files, which the database may hold as well."""
+
+    def __init__(self, files: LocalFiles, folder: str = "") -> None:
+        self._files = files
+        self._start = f"{folder}/" if folder else ""
+        self._made: set[str] = set()
+
+    def put(self, key: str, data: Buffer) -> None:
+        self._make_folder(key)
+        self._files.write(self._at(key), data)
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        self._make_folder(key)
+        self._files.write_new(self._at(key), data)
+
+    def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
+        file = self._files.open_read(self._at(key))
+        try:
+            return file.pread(max(0, file.size() - offset) if size is None else size, offset)
+        finally:
+            file.close()
+
+    def size(self, key: str) -> int:
+        file = self._files.open_read(self._at(key))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def list(self, folder: str = "", *, temporary: bool = False) -> Keys:
+        start = f"{self._start}{check_directory(folder)}".rstrip("/")
+        cut = len(self._start)
+        paths = self._files.walk(start)
+        return sorted(path[cut:] for path in paths if path.endswith(TEMPORARY) == temporary)
+
+    def delete(self, key: str) -> None:
+        check_path(key.removesuffix(TEMPORARY))
+        self._files.remove(self._start + key)
+
+    def _at(self, key: str) -> str:
+        return self._start + check_path(key)
+
+    def _make_folder(self, key: str) -> None:
+        folder = parent(self._at(key))
+        if folder not in self._made:
+            self._files.makedirs(folder)
+            self._made.add(folder)
+
+
 class PyarrowObjects:
     """Objects in one folder of any file system that pyarrow knows."""
 
@@ -110,31 +160,26 @@ class PyarrowObjects:
         self._fs = filesystem
         self._folder = folder.rstrip("/")
         self._made: set[str] = set()
-        self._local: LocalFiles | None = None
-        if isinstance(filesystem, fs.LocalFileSystem):
-            self._local = LocalFiles(self._folder)
-            self._folder = self._local.root
 
-    @classmethod
-    def open(cls, where: str | os.PathLike[str]) -> PyarrowObjects:
-        """From a URI such as s3://bucket/folder, or a local path."""
+    @staticmethod
+    def open(where: str | os.PathLike[str]) -> Objects:
+        """The store at a URI such as s3://bucket/folder, or in a local folder."""
         where = os.fspath(where)
         if "://" not in where:
-            return cls(fs.LocalFileSystem(), str(Path(where).resolve()))
+            return LocalObjects(LocalFiles(where))
         try:
             filesystem, folder = fs.FileSystem.from_uri(where)
         except (ValueError, NotImplementedError) as error:
             # The address may hold credentials, so the message does not repeat it.
             scheme = where.partition("://")[0]
             raise UsageError(f"objects cannot live at this {scheme}:// address") from error
-        return cls(filesystem, folder)
+        if isinstance(filesystem, fs.LocalFileSystem):
+            return LocalObjects(LocalFiles(folder))
+        return PyarrowObjects(filesystem, folder)
 
     def put(self, key: str, data: Buffer) -> None:
         at = self._at(key)
-        if self._local is not None:
-            self._make_folder(key)
-            self._local.write(key, data)
-        elif self._fs.type_name in _ATOMIC_UPLOADS:
+        if self._fs.type_name in _ATOMIC_UPLOADS:
             self._upload(at, data)
         else:
             self._make_folder(key)
@@ -142,12 +187,7 @@ class PyarrowObjects:
             self._fs.move(at + TEMPORARY, at)
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """Far away only what is there already is found: two that write at once are not told
-        apart."""
-        if self._local is not None:
-            self._make_folder(key)
-            self._local.write_new(key, data)
-            return
+        """Stores an object whose key must be free; two writers at once are not told apart."""
         if self._fs.get_file_info(self._at(key)).type != fs.FileType.NotFound:
             raise _taken(key)
         self.put(key, data)
@@ -179,11 +219,8 @@ class PyarrowObjects:
         )
 
     def delete(self, key: str) -> None:
-        if self._local is not None:
-            self._local.remove(key)
-        else:
-            check_path(key.removesuffix(TEMPORARY))
-            self._fs.delete_file(f"{self._folder}/{key}")
+        check_path(key.removesuffix(TEMPORARY))
+        self._fs.delete_file(f"{self._folder}/{key}")
 
     def _at(self, key: str) -> str:
         return f"{self._folder}/{check_path(key)}"
@@ -192,10 +229,7 @@ class PyarrowObjects:
         folder = parent(key)
         if folder in self._made:
             return
-        if self._local is not None:
-            self._local.makedirs(folder)
-        else:
-            self._fs.create_dir(f"{self._folder}/{folder}".rstrip("/"), recursive=True)
+        self._fs.create_dir(f"{self._folder}/{folder}".rstrip("/"), recursive=True)
         self._made.add(folder)
 
     def _upload(self, at: str, data: Buffer) -> None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeVar
 
 T = TypeVar("T")
-Moment = Literal["before", "inside", "after"]
+CrashMoment = Literal["before", "inside", "after"]
 
 READS: Final = frozenset({"read", "list"})
 
@@ -59,7 +59,7 @@ class _Fault:
     times: int = 1
     errno: int = 0
     keep: int | None = None
-    moment: Moment = "before"
+    moment: CrashMoment = "before"
     wait: Callable[[], object] | None = None
 
     def fits(self, kind: str, path: str) -> bool:
@@ -96,7 +96,7 @@ class Sequence:
     def crash(
         self,
         nth: int,
-        when: Moment = "before",
+        when: CrashMoment = "before",
         *,
         keep: int | None = None,
         kind: str | None = None,

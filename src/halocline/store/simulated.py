@@ -16,19 +16,27 @@ import contextlib
 import errno
 import os
 
-from halocline.store.files import Buffer, Lock, LockedError, Mapped, parent
-from halocline.store.files import Names as NameList
-from halocline.store.memory import NameChange, Names, Node
+from halocline.store.files import (
+    Buffer,
+    Identity,
+    Lock,
+    LockedError,
+    Mapped,
+    MovedError,
+    PathList,
+    parent,
+)
+from halocline.store.memory import FileNode, NameChange, NameTable
 from halocline.store.sequence import Sequence
 
 
 class SimulatedFile:
     """An open file. It stays usable when its name is removed, as on the real disk."""
 
-    def __init__(self, sequence: Sequence, path: str, node: Node, *, writable: bool) -> None:
+    def __init__(self, sequence: Sequence, path: str, node: FileNode, *, writable: bool) -> None:
         self._sequence = sequence
         self._path = path
-        self._node: Node | None = node
+        self._node: FileNode | None = node
         self._writable = writable
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -65,6 +73,9 @@ class SimulatedFile:
         self._sequence.alive()
         return len(node.data)
 
+    def identity(self) -> Identity:
+        return (0, id(self._open()))
+
     def truncate(self, size: int) -> None:
         node = self._open(writable=True)
         self._sequence.run(
@@ -78,7 +89,7 @@ class SimulatedFile:
     def close(self) -> None:
         self._node = None
 
-    def _open(self, *, writable: bool = False) -> Node:
+    def _open(self, *, writable: bool = False) -> FileNode:
         if self._node is None or (writable and not self._writable):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
         return self._node
@@ -87,9 +98,9 @@ class SimulatedFile:
 class SimulatedLock:
     """A held lock; nothing of it is on the disk but the holder's text."""
 
-    def __init__(self, sequence: Sequence, node: Node) -> None:
+    def __init__(self, sequence: Sequence, node: FileNode) -> None:
         self._sequence = sequence
-        self._node: Node | None = node
+        self._node: FileNode | None = node
 
     def release(self) -> None:
         with self._sequence.mutex:
@@ -104,7 +115,7 @@ class SimulatedLock:
 class SimulatedDisk:
     """The steps of `durable.Disk` over names and nodes."""
 
-    def __init__(self, sequence: Sequence, names: Names) -> None:
+    def __init__(self, sequence: Sequence, names: NameTable) -> None:
         self._sequence = sequence
         self._names = names
 
@@ -112,7 +123,7 @@ class SimulatedDisk:
         self._sequence.alive()
 
     def create(self, path: str) -> SimulatedFile:
-        node = Node()
+        node = FileNode()
 
         def act() -> None:
             self._must_be_free(path)
@@ -163,8 +174,8 @@ class SimulatedDisk:
             self._sequence.alive()
             return path in self._names.seen
 
-    def list(self, path: str) -> NameList:
-        def act() -> NameList:
+    def list(self, path: str) -> PathList:
+        def act() -> PathList:
             start = f"{path}/" if path else ""
             below = [name[len(start) :] for name in self._names.seen if name.startswith(start)]
             return [name for name in below if "/" not in name]
@@ -199,13 +210,21 @@ class SimulatedDisk:
                 node.shared.extend(bytes(size - len(node.shared)))
             return node.shared
 
+    def check_root(self) -> None:
+        """Nobody moves a disk that is in memory."""
+
+    def check_identity(self, path: str, identity: Identity) -> None:
+        node = self._names.seen.get(path)
+        if node is None or (0, id(node)) != identity:
+            raise MovedError(f"{path} was removed or replaced while it was in use")
+
     def _change(
-        self, *, removes: str | None = None, adds: str | None = None, node: Node | None = None
+        self, *, removes: str | None = None, adds: str | None = None, node: FileNode | None = None
     ) -> None:
         parents = frozenset(parent(path) for path in (removes, adds) if path is not None)
         self._names.change(NameChange(parents, removes, adds, node))
 
-    def _node(self, path: str) -> Node:
+    def _node(self, path: str) -> FileNode:
         self._must_be_directory(parent(path))
         if path not in self._names.seen:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

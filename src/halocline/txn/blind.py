@@ -24,7 +24,14 @@ Invariants
 - What was encoded is hardly ever taken back: `late_nodes` adds to it, so the last round, under the
   lock, costs what others did since the round before and not what the job is about.
 
-Not here: which keys others have touched (blindrounds.py).
+Where others wrote single rows, memory alone tells what is live: whatever touched a key last has
+left a young version in the memtree, or a tombstone and no such version. So a round reads no object
+of the table; it does only when others have brought objects.
+
+A TRUNCATE that ended objects wins over a job that found rows of the table: nothing is left of what
+it was told to update, to ignore or to delete. One that found none goes on.
+
+Not here: which keys others have touched (since.py), when they are looked at (check.py).
 """
 
 from __future__ import annotations
@@ -35,10 +42,14 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from halocline.catalog.entries import ObjectEntry
+from halocline.errors import ConflictError
+from halocline.read.lookup import key_columns, locate_many
 from halocline.rows.nodes import Append, Delete, Node, Update, key_run
 from halocline.rows.page import Int64Array, Row
+from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn.objectparts import ObjectParts, file_of
+from halocline.txn.since import Delta, Keys, keys_of, live_since, plain, read_row, touched
 
 Mode = Literal["upsert", "ignore", "delete"]
 INSERTED, REPLACED, ABSENT, HELD = range(4)
@@ -353,3 +364,84 @@ class Blind:
             copies = sum(fix.row is not None for fix in self.fixes.values())
             return Counts(rows[INSERTED] - dead + copies, 0, 0)
         return Counts(rows[INSERTED] + came - went, rows[REPLACED] - came + went, 0)
+
+
+class NeverFails:
+    """The policy of a blind job: keys that others have touched are decided again."""
+
+    __slots__ = ("_blind", "_snapshot")
+
+    locked_max: Final = 1024
+    """So many keys are looked at under the lock, at 3 us each."""
+    walks: Final = True
+
+    def __init__(self, blind: Blind, snapshot: int) -> None:
+        self._blind = blind
+        self._snapshot = snapshot
+
+    def prepare(self, since: int) -> None:
+        """Load the keys, once somebody has touched the table."""
+        if self._blind.parts.state.last_ts > since:
+            self._blind.load_keys()
+
+    def decide(self, delta: Delta, since: int) -> None:
+        """Decide again for keys that rows in memory touch, and objects that others have brought."""
+        state = self._blind.parts.state
+        tier = state.shape.tier
+        if tier.last_truncate_ts > self._snapshot and self._blind.met_rows:
+            reason, name = "the table was truncated by another transaction", state.entry.name
+            raise ConflictError(reason, table=name, winner_ts=tier.last_truncate_ts)
+        exact = tier.last_bulk_ts > since
+        self._meet(touched(state, delta), since, delta.until, exact=exact)
+        if not exact:
+            return
+        names, reader = list(state.schema.primary_key), state.shelf.reader
+        for entry in tier.bulk_since(since):
+            if entry.created_at <= delta.until:
+                for table in reader.scan(file_of(entry), state.schema, columns=names, hidden=()):
+                    self._meet(keys_of(state, table), since, delta.until, exact=True)
+
+    def decide_inside(self, delta: Delta, since: int) -> bool:
+        """Decide again for a few keys; False when a file would have to be read."""
+        blind = self._blind
+        keys = touched(blind.parts.state, delta)
+        if not blind.may_add and any(blind.may_hold(plain(key)) for key in keys):
+            return False
+        self._meet(keys, since, delta.until, exact=False)
+        return True
+
+    def ready(self) -> bool:
+        """Nothing is ever left to be done outside."""
+        return True
+
+    def finish(self) -> bool:
+        """Tell whether what was prepared stays as it is, and what is new is added to it."""
+        return not self._blind.brings_objects or self._blind.takes_back
+
+    def _meet(self, keys: Keys, since: int, until: int, *, exact: bool) -> None:
+        """Decide again for those of the keys that are the job's."""
+        hits = self._blind.find(keys) if len(keys) else []
+        if not hits:
+            return
+        state = self._blind.parts.state
+        places = np.array([at for at, _, _ in hits], dtype=np.int64)
+        if exact:
+            table = key_columns(state.schema, keys, places)
+            newest = locate_many(state, keys_of(state, table), until, table=table).rowids.tolist()
+        else:
+            newest = [_live(state, plain(keys[at]), since) for at in places.tolist()]
+
+        def row_of(key: Any, rowid: int) -> Row:
+            return read_row(state, key, rowid)
+
+        self._blind.settle(hits, keys, newest, row_of)
+
+
+def _live(state: TableState, key: Any, since: int) -> int:
+    """The live version of a key that single rows touched after `since`, 0 when there is none.
+
+    Such a version is as young as the touch. An older one that memory knows has ended: perhaps in an
+    object, which memory need not know.
+    """
+    rowid = state.tree.newest(key)
+    return rowid if rowid and live_since(state, rowid, state.deletes.find) > since else 0

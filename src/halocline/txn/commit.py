@@ -16,7 +16,7 @@ Why it is right
   the long wait for the disk is outside it.
 - Nothing is encoded and no row of ours is visited under the lock unless others changed the table
   since our snapshot. A row that others updated in other columns, or an object that they brought,
-  sends us out of the lock for another round (rounds.py); after ROUNDS_MAX rounds the rest is done
+  sends us out of the lock for another round (check.py); after ROUNDS_MAX rounds the rest is done
   without leaving it.
 """
 
@@ -41,16 +41,14 @@ from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.rows.tokens import Token
-from halocline.txn.blindrounds import ROUNDS_MAX
+from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.endings import rewrite
 from halocline.txn.record import Prepared, add_late, prepare
-from halocline.txn.rounds import Checks, checks_of
 from halocline.txn.row_commit import commit_row
-from halocline.txn.workspace import TableChanges
+from halocline.txn.workspace import TableChanges, Workspace
 
 if TYPE_CHECKING:
     from halocline.txn.jobs import Distant
-    from halocline.txn.work import Work
 
 patch_u64 = Struct("<Q").pack_into
 
@@ -78,7 +76,7 @@ class Committer:
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
 
-    def commit(self, txn: Work) -> int:
+    def commit(self, txn: Workspace) -> int:
         """Commit the transaction's changes; returns commit_ts once it is durable and visible."""
         try:
             return self._commit(txn)
@@ -89,7 +87,7 @@ class Committer:
                 raise
             return self._wait_known(known)
 
-    def _commit(self, txn: Work) -> int:
+    def _commit(self, txn: Workspace) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         checks = checks_of(self.engine, tables, txn.reads, txn.snapshot)
         txn_id = next(self.ids)
@@ -118,7 +116,7 @@ class Committer:
             self.log.wait(order)
         return commit_ts
 
-    def _prepare(self, txn_id: int, txn: Work, tables: dict[int, TableChanges]) -> Prepared:
+    def _prepare(self, txn_id: int, txn: Workspace, tables: dict[int, TableChanges]) -> Prepared:
         ddl = txn.ddl.nodes() if txn.ddl is not None else ()
         reshapes = []
         for changes in tables.values():
@@ -206,7 +204,7 @@ class Committer:
             order = self.append_system(EPOCH, encode_system(node))
         self.log.wait(order)
 
-    def _check(self, txn: Work, tables: dict[int, TableChanges], checks: Checks) -> bool:
+    def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: list[Check]) -> bool:
         """The last round; False when more has to be done outside. Caller holds the commit lock."""
         if txn.ddl is not None:
             txn.ddl.prepare()
@@ -224,7 +222,7 @@ class Committer:
             if not self.engine.jobs.keys() >= set(jobs):
                 raise UnavailableError("the job has been ended and its files removed: run it again")
 
-    def _check_schema(self, txn: Work, tables: dict[int, TableChanges]) -> None:
+    def _check_schema(self, txn: Workspace, tables: dict[int, TableChanges]) -> None:
         """DML read its table's schema version: a DDL since then wins."""
         for changes in tables.values():
             entry = self.engine.catalog.table_by_id(changes.entry.id)
@@ -273,7 +271,7 @@ class Committer:
             raise
         return order, first_ts
 
-    def log_prepared(self, prepared: Prepared, txn: Work | None = None) -> tuple[int, int]:
+    def log_prepared(self, prepared: Prepared, txn: Workspace | None = None) -> tuple[int, int]:
         """Commit a prepared record: (order, commit_ts). Caller holds the commit lock.
 
         Background work has no transaction: it changes objects, never rows or definitions.
@@ -286,7 +284,7 @@ class Committer:
         fold = partial(self._fold, prepared, txn)
         return self.log_record(prepared.payload, fold, token=token)
 
-    def _fold(self, prepared: Prepared, txn: Work | None, commit_ts: int) -> None:
+    def _fold(self, prepared: Prepared, txn: Workspace | None, commit_ts: int) -> None:
         engine = self.engine
         if txn is not None:
             engine.tables |= txn.created
@@ -299,7 +297,7 @@ class Committer:
             self._define(txn, txn.ddl, commit_ts)
         engine.fold_nodes(commit_ts, 1, prepared.nodes, prepared.reshapes)
 
-    def _define(self, txn: Work, ddl: CatalogTxn, commit_ts: int) -> None:
+    def _define(self, txn: Workspace, ddl: CatalogTxn, commit_ts: int) -> None:
         ddl.commit(commit_ts)
         for table_id in (*txn.created, *txn.dropped):
             entry = self.engine.catalog.table_by_id(table_id)
@@ -337,7 +335,7 @@ class Committer:
             text = "the database stopped after an error: close it and open it again"
             raise UnavailableError(text)
 
-    def _known(self, txn: Work) -> int:
+    def _known(self, txn: Workspace) -> int:
         """commit_ts of a token that another commit has brought meanwhile, else 0."""
         self.check_running()
         return self.engine.tokens.find(txn.token) if txn.token is not None else 0

@@ -1,4 +1,4 @@
-"""Conflict check: may this workspace commit on top of what has committed since its snapshot?
+"""First wins: may this workspace commit on top of what has committed since its snapshot?
 
 Conflicts are found by row, and for updates by column. With W = what others committed after the
 snapshot, seen through the newest version of each key and the tombstone of each target:
@@ -12,35 +12,114 @@ snapshot, seen through the newest version of each key and the tombstone of each 
 An upsert is an insert or an update, whichever it was at the snapshot. Changing a key column is a
 delete plus an insert. Writing an equal value is still a write. docs/isolation.md has every pair.
 
-A rebase is not done here: the check runs under the commit lock, so it only says which rows need it.
-Singles are checked by their keys. Parts and objects are checked the other way round, by what is new
-in the table since the last look, so the time under the lock follows what others did meanwhile.
+A rebase reads rows, so under the commit lock is only said which rows need it. Singles are checked
+by their keys. Parts and objects are checked the other way round, by what is new in the table since
+the last look, so the time under the lock follows what others did meanwhile. Objects that others
+have brought are looked into without the lock:
 
-Not here: what others brought as objects (bulkcheck.py), when is checked what (rounds.py).
+    our inserted keys  against  their data objects       key range, bloom filter, blocks
+    our ended RowIDs   against  their tombstone objects  RowID range, then the RowID column
+    our ended RowIDs   against  a TRUNCATE
+
+Not here: what others did (since.py), when is checked what (check.py), jobs that never conflict
+(blind.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, NamedTuple
+from collections.abc import Container, Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
-from halocline.rows.deletes import Tombstone
+from halocline.objects.columns import ROWID
+from halocline.objects.point import Finder
+from halocline.read.lookup import key_columns
 from halocline.rows.members import is_among, places_in
-from halocline.rows.page import ActivePage, Int64Array, Page, Row
-from halocline.rows.state import TableState
-from halocline.schema.schema import Schema
+from halocline.rows.page import Int64Array
 from halocline.txn.objectparts import Ending, file_of
-from halocline.txn.reads import Reads
+from halocline.txn.since import Delta, Fate, Fates, Keys, fresh_keys, live_since, plain, read_row
 from halocline.txn.workspace import Intent, Part, TableChanges
 
-Fate = Callable[[int], Tombstone | None]
-"""How a version ended, as far as the asker can know; None while it lives."""
-NONE: Int64Array = np.zeros(0, dtype=np.int64)
+
+class FirstWins:
+    """What others did first makes our changes of the same rows fail, or is rebased onto."""
+
+    __slots__ = ("_gone", "_rebases", "changes", "snapshot")
+
+    locked_max: Final = 256
+
+    def __init__(self, changes: TableChanges, snapshot: int) -> None:
+        self.changes = changes
+        self.snapshot = snapshot
+        self._rebases: list[Rebase] = []
+        self._gone: set[int] = set()
+        """Versions that memory takes for live, and that tombstone objects have ended."""
+
+    @property
+    def walks(self) -> bool:
+        """Single rows are few: asking memory about each of them is the last round."""
+        return bool(self.changes.parts or self.changes.objects)
+
+    def prepare(self, since: int) -> None:
+        """Rebase what the lock was left for."""
+        steps, self._rebases = self._rebases, []
+        for step in steps:
+            rebase(step)
+
+    def decide(self, delta: Delta, since: int) -> None:
+        """Check against all that is new, objects included."""
+        changes, state = self.changes, self.changes.home
+        check_truncated(changes, since)
+        brought = state.shape.tier.bulk_since(self.snapshot)
+        brought = [entry for entry in brought if entry.created_at <= delta.until]
+        # What others did to one row may lead from memory into an object and back, so the fate of
+        # a row is always asked of all that came since the snapshot.
+        fates = Fates(state, brought)
+        if brought:
+            for step in check_bulk(changes, fates, since):
+                rebase(step)
+            newest = map(state.tree.newest, changes.inserted_keys())
+            self._gone = {rowid for rowid in newest if rowid and fates.find(rowid) is not None}
+        if self.walks:
+            for step in check_parts(changes, delta, fates.find):
+                rebase(step)
+
+    def decide_inside(self, delta: Delta, since: int) -> bool:
+        """Check against memory; False when a file would have to be read."""
+        if self._may_meet(delta):
+            return False
+        self._rebases = check_parts(self.changes, delta, self.changes.home.deletes.find)
+        return True
+
+    def ready(self) -> bool:
+        """Check single rows; False when some have to be rebased."""
+        if not self._rebases:
+            self._rebases = check_singles(self.changes, self.snapshot, self._gone)
+        return not self._rebases
+
+    def finish(self) -> bool:
+        """Check single rows and rebase them; True: the record has to be prepared again."""
+        self._rebases = check_singles(self.changes, self.snapshot, self._gone)
+        self.prepare(0)
+        return True
+
+    def _may_meet(self, delta: Delta) -> bool:
+        """Could something new concern rows of our objects? Bloom filters and targets are in memory,
+        but the rows are not."""
+        objects, finder = self.changes.objects, self.changes.home.finder
+        if objects is None:
+            return False
+        if any(len(places_in(one.targets, delta.ended)) for one in objects.endings):
+            return True
+        if not objects.inserts or finder is None or not delta.pages:
+            return False
+        keys, _ = fresh_keys(self.changes.home, delta)
+        return any(objects.may_hold(key) for key in keys)
 
 
 class Rebase(NamedTuple):
@@ -49,20 +128,6 @@ class Rebase(NamedTuple):
     changes: TableChanges
     target: int
     newest: int
-
-
-class Delta(NamedTuple):
-    """What became of one table after some timestamp, as far as memory tells."""
-
-    pages: list[tuple[Page, int, int]]
-    """Pages with rows that are new, and the places where these begin and end."""
-    ghosts: list[Int64Array]
-    """RowIDs of rows that are new and have left L0 already."""
-    ended: Int64Array
-    until: int
-
-    def __len__(self) -> int:
-        return sum(end - begin for _, begin, end in self.pages) + len(self.ended)
 
 
 def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = ()) -> list[Rebase]:
@@ -91,67 +156,6 @@ def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = (
     return rebases
 
 
-def live_since(state: TableState, rowid: int, fate: Fate) -> int:
-    """commit_ts of a version that the memtree knows, 0 when it has ended."""
-    if fate(rowid) is not None:
-        return 0
-    stamp = state.stamp(rowid)
-    # What the truncating transaction inserted itself has its very timestamp, and lives.
-    return 0 if stamp < state.shape.tier.last_truncate_ts else stamp
-
-
-def gather(state: TableState, since: int, until: int) -> Delta:
-    """What is newer than `since`, by reference. Everything up to `until` has been folded, and
-    nothing of it leaves memory while a transaction is open from before it: no lock is needed."""
-    if until <= since:
-        return Delta([], [], NONE, until)
-    pages = []
-    for page, count in reversed(state.pages()):
-        begin, end = page.visible_count(count, since), page.visible_count(count, until)
-        if begin < end:
-            pages.append((page, begin, end))
-        if begin:
-            break
-    # After the pages: a row that has left them meanwhile is here.
-    newer = [one.rowids[(one.stamps > since) & (one.stamps <= until)] for one in state.ghosts]
-    ghosts = [rowids for rowids in newer if len(rowids)]
-    return Delta(pages, ghosts, state.deletes.between(since, until)[0], until)
-
-
-def fresh_keys(state: TableState, delta: Delta) -> tuple[list[Any] | Int64Array, Int64Array]:
-    """Keys and RowIDs of the rows that are new, side by side."""
-    schema = state.schema
-    keys: list[Any] = []
-    rowids = [NONE]
-    for page, begin, end in delta.pages:
-        rowids.append(page.rowid_array(end)[begin:end])
-        if isinstance(page, ActivePage):
-            assert state.key_of is not None
-            keys.append(list(map(state.key_of, page.rows[begin:end])))
-        else:
-            part = page.batch(end).slice(begin, end - begin)
-            keys.append(schema.int_keys(part) if schema.int_key else schema.keys_of(part))
-    if delta.ghosts:
-        moved = moved_keys(state, np.sort(np.concatenate(delta.ghosts)))
-        keys.append([key for key, _ in moved])
-        rowids.append(np.array([rowid for _, rowid in moved], dtype=np.int64))
-    found = np.concatenate(rowids)
-    if schema.int_key:
-        arrays = [np.asarray(part, dtype=np.int64) for part in keys]
-        return np.concatenate([NONE, *arrays]), found
-    return [key for part in keys for key in part], found
-
-
-def moved_keys(state: TableState, rowids: Int64Array) -> list[tuple[Any, int]]:
-    """Keys whose newest version is one of these: the memtree still knows them."""
-    wanted = set(rowids.tolist())
-    found = [(key, rowid) for key, rowid in list(state.tree.recent.items()) if rowid in wanted]
-    for run in state.tree.runs:
-        places = np.nonzero(is_among(run.rowids, rowids))[0].tolist()
-        found += [(run.view[place], run.ids[place]) for place in places]
-    return found
-
-
 def check_parts(changes: TableChanges, delta: Delta, fate: Fate) -> list[Rebase]:
     """Check parts and own objects against what is new; rebased rows become single intents."""
     state = changes.home
@@ -163,7 +167,7 @@ def check_parts(changes: TableChanges, delta: Delta, fate: Fate) -> list[Rebase]
     return check_ended(changes, delta.ended, fate)
 
 
-def _among_inserts(changes: TableChanges, keys: list[Any] | Int64Array) -> list[int]:
+def _among_inserts(changes: TableChanges, keys: Keys) -> list[int]:
     """Places of keys that we insert too, in a part or an object."""
     found: set[int] = set()
     for part in changes.parts:
@@ -180,15 +184,7 @@ def _among_inserts(changes: TableChanges, keys: list[Any] | Int64Array) -> list[
     return sorted(found)
 
 
-def key_columns(schema: Schema, keys: list[Any] | Int64Array) -> pa.Table:
-    """Canonical keys as columns."""
-    if isinstance(keys, np.ndarray):
-        (field,) = schema.key_fields
-        return pa.table([pa.array(keys).cast(field.type)], schema=schema.key_fields)
-    return schema.key_table(keys)
-
-
-def _in_part(part: Part, keys: list[Any] | Int64Array) -> list[int]:
+def _in_part(part: Part, keys: Keys) -> list[int]:
     assert part.run is not None
     if isinstance(keys, np.ndarray) and isinstance(part.run.keys, np.ndarray) and not part.dropped:
         places = np.minimum(np.searchsorted(part.run.keys, keys), len(part.run.keys) - 1)
@@ -243,7 +239,82 @@ def _leave_ending(changes: TableChanges, one: Ending, place: int, fate: Fate) ->
     return Rebase(changes, rowid, newest)
 
 
-def rebase(step: Rebase, read_row: Callable[[TableState, Any, int], Row]) -> None:
+def check_bulk(changes: TableChanges, fates: Fates, since: int) -> list[Rebase]:
+    """Check everything that we write against objects that came after `since`. Reads files."""
+    state = changes.home
+    for entry in state.shape.tier.bulk_since(since):
+        if entry.kind == "data" and state.finder is not None:
+            _check_inserts(changes, state.finder, entry, fates)
+    hits = fates.among(changes.ended(), since)
+    for rowid in hits.tolist():
+        tombstone = fates.find(rowid) if rowid in changes.deletes else None
+        if tombstone is not None:
+            raise ended(changes, changes.deletes[rowid], tombstone.commit_ts)
+    rebases = []
+    for rowid, intent in changes.updates.items():
+        newest = follow(changes, rowid, intent.key, intent.changed, fates.find)
+        if newest != rowid:
+            rebases.append(Rebase(changes, rowid, newest))
+    return rebases + check_ended(changes, hits, fates.find)
+
+
+def check_truncated(changes: TableChanges, since: int) -> None:
+    """Rows in objects that a TRUNCATE ended have no tombstones: whoever ends one has lost."""
+    truncated_at = changes.home.shape.tier.last_truncate_ts
+    if truncated_at <= since:
+        return
+    rowids = changes.ended()
+    if changes.objects is not None:
+        rowids = rowids[~changes.objects.owned(rowids)]
+    if len(rowids):
+        reason = "the table was truncated by another transaction"
+        raise conflict(changes, reason, None, truncated_at)
+
+
+def _check_inserts(changes: TableChanges, finder: Finder, entry: ObjectEntry, fates: Fates) -> None:
+    """Their new rows against the keys that we insert."""
+    for keys in _inserted(changes, entry):
+        batch = finder.batch(keys)
+        low, high = batch.bounds
+        if low > entry.stats.key_max or high < entry.stats.key_min:
+            continue
+        hits = finder.find_many(file_of(entry), batch)
+        for position, rowid in zip(hits.positions.tolist(), hits.rowids.tolist(), strict=True):
+            if fates.find(rowid) is None and not _is_truncated(changes, entry):
+                (key,) = changes.schema.keys_of(keys.slice(position, 1))
+                raise inserted(changes, plain(key), entry.created_at)
+
+
+def _is_truncated(changes: TableChanges, entry: ObjectEntry) -> bool:
+    """Did a TRUNCATE end it? One that came with a TRUNCATE is none of those it ended."""
+    return entry.created_at < changes.home.shape.tier.last_truncate_ts
+
+
+def _inserted(changes: TableChanges, entry: ObjectEntry) -> Iterator[pa.Table]:
+    """Keys that we insert, as tables; of own objects only those that may meet the entry."""
+    names = list(changes.schema.primary_key)
+    singles = changes.inserted_keys()
+    if singles:
+        yield changes.schema.key_table(singles)
+    for part in changes.parts:
+        if part.is_insert and part.table is not None and len(part):
+            table = part.table.select(names)
+            yield table.take(pa.array(part.kept())) if part.dropped else table
+    if changes.objects is None:
+        return
+    mine = changes.ended()
+    for own in changes.objects.inserts:
+        if own.stats.key_min > entry.stats.key_max or own.stats.key_max < entry.stats.key_min:
+            continue
+        reader = changes.home.shelf.reader
+        for table in reader.scan(file_of(own), changes.schema, columns=names, hidden=[ROWID]):
+            dead = is_among(table.column(ROWID).to_numpy(), mine)
+            alive = table.filter(pa.array(~dead)) if dead.any() else table
+            if alive.num_rows:
+                yield alive.select(names)
+
+
+def rebase(step: Rebase) -> None:
     """Put an update onto the newest version: its row, with the columns we changed."""
     changes = step.changes
     intent = changes.updates.pop(step.target)
@@ -251,41 +322,6 @@ def rebase(step: Rebase, read_row: Callable[[TableState, Any, int], Row]) -> Non
     for position in intent.changed:
         row[position] = intent.row[position]
     changes.updates[step.newest] = Intent(intent.key, tuple(row), intent.changed)
-
-
-def check_reads(state: TableState, reads: Reads, snapshot: int) -> None:
-    """Serializable: nothing that was read may have changed. Caller holds the commit lock."""
-    if state.last_ts <= snapshot:
-        return
-    name = state.entry.name
-    if reads.whole:
-        raise read_changed("a table that was read has changed", name, None, state.last_ts)
-    for key in reads.keys:
-        _check_key(state, name, key, snapshot)
-    for low, high in reads.ranges:
-        for key in state.tree.range(low, high):
-            _check_key(state, name, key, snapshot)
-    if state.shape.tier and state.key_of is not None:
-        _check_ended_keys(state, reads, snapshot)
-
-
-def _check_key(state: TableState, name: str, key: Any, snapshot: int) -> None:
-    rowid = state.tree.newest(key)
-    if not rowid:
-        return
-    tombstone = state.deletes.find(rowid)
-    changed = tombstone.commit_ts if tombstone is not None else state.stamp(rowid)
-    if changed > snapshot:
-        raise read_changed("a row that was read has changed", name, key, changed)
-
-
-def _check_ended_keys(state: TableState, reads: Reads, snapshot: int) -> None:
-    """Rows in objects that have ended: the memtree does not know their keys, tombstones do."""
-    tier = state.shape.tier
-    for rowid, tombstone in state.deletes.since(snapshot, reads.among):
-        if not tier.is_born_dead(rowid, tombstone.commit_ts):
-            reason, name = "a row that was read has changed", state.entry.name
-            raise read_changed(reason, name, tombstone.key, tombstone.commit_ts)
 
 
 def follow(changes: TableChanges, rowid: int, key: Any, mine: set[int], fate: Fate) -> int:
@@ -310,11 +346,6 @@ def _when(fate: Fate, rowid: int) -> int:
     return 0 if tombstone is None else tombstone.commit_ts
 
 
-def plain(key: Any) -> Any:
-    """A key out of an array, as callers know it."""
-    return key.item() if isinstance(key, np.integer) else key
-
-
 def inserted(changes: TableChanges, key: Any, winner_ts: int) -> ConflictError:
     return conflict(changes, "the key was inserted by another transaction", key, winner_ts)
 
@@ -326,17 +357,3 @@ def ended(changes: TableChanges, key: Any, winner_ts: int) -> ConflictError:
 
 def conflict(changes: TableChanges, reason: str, key: Any, winner_ts: int) -> ConflictError:
     return ConflictError(reason, table=changes.entry.name, key=key, winner_ts=winner_ts)
-
-
-def read_changed(reason: str, name: str, key: Any, winner_ts: int) -> ConflictError:
-    return ConflictError(reason, table=name, key=key, winner_ts=winner_ts)
-
-
-def untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
-    """Has nobody written this row, whatever else happened in its table?"""
-    if state.shape.tier.last_bulk_ts > snapshot:
-        return False  # objects have come that only the general way looks into
-    if target:
-        return state.deletes.find(target) is None
-    newest = state.tree.newest(key)
-    return not newest or state.deletes.find(newest) is not None

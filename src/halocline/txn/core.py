@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from halocline.catalog import Catalog, CatalogTxn, TableEntry
@@ -27,9 +26,28 @@ from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.trim import newest_moved
 from halocline.txn.commit import Committer
+from halocline.txn.workspace import Workspace
 
-if TYPE_CHECKING:
-    from halocline.txn.work import Work
+
+class Pin:
+    """A snapshot that is held for as long as somebody reads at it, like a stream.
+
+    It is given back by `close`, or when the last reference to it goes. Its key among the pins is
+    negative: nothing is committed from it.
+    """
+
+    __slots__ = ("_pins",)
+
+    def __init__(self, pins: dict[int, int], snapshot: int) -> None:
+        self._pins = pins
+        pins[-id(self)] = snapshot
+
+    def close(self) -> None:
+        """Let the snapshot go. Closing again does nothing."""
+        self._pins.pop(-id(self), None)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Core:
@@ -145,11 +163,11 @@ class Core:
         if snapshot > self.engine.last_ts:  # folded; visible here perhaps a moment later
             raise UsageError(f"snapshot {snapshot} lies in the future")
 
-    def begin_ddl(self, txn: Work) -> CatalogTxn:
+    def begin_ddl(self, snapshot: int) -> CatalogTxn:
         """The catalog's part of a transaction."""
         if self.committer is not None and self.committer.distant is not None:
-            return self.committer.distant.begin_ddl(txn.snapshot)
-        return self.catalog.begin(txn.snapshot)
+            return self.committer.distant.begin_ddl(snapshot)
+        return self.catalog.begin(snapshot)
 
     def newest_ts(self) -> int:
         """The newest snapshot that can be taken here."""
@@ -178,8 +196,8 @@ class Core:
         finally:
             self.pins.pop(pin, None)
 
-    def commit(self, txn: Work) -> int:
-        return self.writing.commit(txn)
+    def commit(self, work: Workspace) -> int:
+        return self.writing.commit(work)
 
     @property
     def writing(self) -> Committer:

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from halocline.log import encode_commit
-from halocline.log.record import NODES_AT
+from halocline.log import DML_A, DML_U, encode_commit
+from halocline.log.record import INFO, NODES_AT
 from halocline.rows.engine import EngineState
-from halocline.rows.nodes import Append, Update, encode_node
-from halocline.rows.row_run import array_head, encode_row
+from halocline.rows.nodes import HEAD, ROWS, VERSION, Append, Update, encode_node
+from halocline.rows.row_run import FRONT, array_head
+from halocline.rows.state import TableState
 from halocline.schema.codec import encode as encode_rows
-from halocline.txn.conflict import untouched
 from halocline.txn.record import ROWID_IN_NODE
 from halocline.txn.workspace import Single
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from halocline.txn.commit import Committer
 
 _ROWID_AT: Final = NODES_AT + ROWID_IN_NODE
+_INFO_BYTES, _HEAD_BYTES = INFO.size, HEAD.size
+_pack_front = FRONT.pack
 patch_rowid = Struct("<Q").pack_into
 
 
@@ -45,6 +47,22 @@ def row_node(single: Single, body: bytes = b"") -> Append | Update:
     ids = schema.ids_of(changed) if len(changed) > 1 else (schema.columns[changed[0]].id,)
     body = body or encode_rows((ids, (target,), (row,)))
     return Update(state.table_id, (target,), ids, (row,), None, (key,), None, 0, body)
+
+
+def encode_row(node: Append | Update, txn_id: int, epoch: int) -> bytearray:
+    """The payload of a commit of one row that has its bytes, without timestamp and RowID.
+
+    It is what `encode_commit` and `encode_node` give, in one step.
+    """
+    body = node.body
+    kind = DML_A if type(node) is Append else DML_U
+    # fmt: off
+    front = _pack_front(
+        txn_id, _INFO_BYTES, 0, 0, epoch, 1, 0, 1, kind, _HEAD_BYTES + len(body),
+        VERSION, ROWS, 0, node.table_id, 0, 0, 1,
+    )
+    # fmt: on
+    return bytearray(front + body)
 
 
 def commit_row(committer: Committer, snapshot: int, single: Single, wait: bool = True) -> int:
@@ -111,7 +129,7 @@ def _is_plain(engine: EngineState, single: Single, snapshot: int) -> bool:
     """Does nothing stand in the way of this row? Caller holds the commit lock."""
     state, key, _, target, _ = single
     known = engine.catalog.last_ddl_ts <= snapshot <= engine.last_ts
-    return known and untouched(state, key, target, snapshot)
+    return known and _untouched(state, key, target, snapshot)
 
 
 def _node(singles: Sequence[Single], bodies: Sequence[bytes]) -> Append | Update:
@@ -132,3 +150,13 @@ def _plain(engine: EngineState, singles: Sequence[Single], snapshots: Sequence[i
             seen.add(single[1])
             places.append(place)
     return places
+
+
+def _untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
+    """Has nobody written this row, whatever else happened in its table?"""
+    if state.shape.tier.last_bulk_ts > snapshot:
+        return False  # objects have come that only the general way looks into
+    if target:
+        return state.deletes.find(target) is None
+    newest = state.tree.newest(key)
+    return not newest or state.deletes.find(newest) is not None

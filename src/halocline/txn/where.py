@@ -1,6 +1,6 @@
 """Changes by predicate: update and delete of every row that a `where=` holds for.
 
-where --query.matching--> rows with their ids --few--> one by one
+where --matching-->  rows with their ids --few--> one by one
                                               --many--> one part, ascending by RowID (T-22),
                                                         or objects (endings.py)
 """
@@ -14,27 +14,26 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.objects.columns import ROWID
+from halocline.read.query import matching
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array
 from halocline.txn import write
-from halocline.txn.query import matching
 from halocline.txn.workspace import TableChanges
 
 if TYPE_CHECKING:
     from halocline.txn.core import Core
-    from halocline.txn.work import Work
 
 
 def update_where(
     core: Core,
-    txn: Work,
     changes: TableChanges,
     where: str,
     params: Sequence[Any] | None,
     values: Mapping[int, Any],
+    snapshot: int,
 ) -> int:
     """Set columns to constants in all rows that match."""
-    found = matching(core, txn, changes, where, params)
+    found = matching(core.duck, changes.view(snapshot), where, params)
     schema = changes.schema
     touches_key = not schema.key_set.isdisjoint(values)
     bulk, single = _split_bulk(core, changes, found, touches_key=touches_key)
@@ -42,7 +41,7 @@ def update_where(
         zip(_ids(single).tolist(), schema.from_table(single.drop_columns(ROWID)), strict=True)
     )
     if touches_key:
-        write.move_rows(changes, rest, values, txn.snapshot)
+        write.move_rows(changes, rest, values, snapshot)
         return len(rest)
     if bulk is not None:
         fresh = {
@@ -54,7 +53,7 @@ def update_where(
     # After the part, which may have to write files: from here on nothing can fail.
     for row_id, row in rest:
         key = None if changes.state.key_of is None else changes.state.key_of(row)
-        write.update_row(changes, row_id, key, row, dict(values), txn.snapshot)
+        write.update_row(changes, row_id, key, row, dict(values), snapshot)
     return int(found.num_rows)
 
 
@@ -66,14 +65,14 @@ def _repeat(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 def delete_where(
     core: Core,
-    txn: Work,
     changes: TableChanges,
     where: str,
     params: Sequence[Any] | None,
+    snapshot: int,
 ) -> int:
     """End all rows that match."""
     names = changes.schema.primary_key
-    found = matching(core, txn, changes, where, params, names)
+    found = matching(core.duck, changes.view(snapshot), where, params, names)
     bulk, rest = _split_bulk(core, changes, found, touches_key=False)
     if bulk is not None:
         write.add_delete_part(core, changes, bulk.drop_columns(ROWID), _ids(bulk))

@@ -1,4 +1,6 @@
-"""Workspace: one transaction's private changes to one table, until commit.
+"""Workspace: what one transaction does, table by table, until it commits.
+
+A Workspace is all that the commit looks at; each of its tables is a TableChanges:
 
     rows      tuples that were inserted, in order
     dead      positions in `rows` that were deleted again
@@ -19,7 +21,8 @@ Invariants
 - `own[key]` is (row, id) as this transaction sees the key: a positive id is the committed RowID
   that is being updated, a negative one is -1 minus the place in `rows`; row None: the key ended.
 
-Not here: reading the table (read/), conflicts (conflict.py), bytes (record.py).
+Not here: reading the table under these changes (read/view.py), how a change enters (write.py),
+conflicts (conflict.py), bytes (record.py).
 """
 
 from __future__ import annotations
@@ -32,15 +35,21 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
+from halocline.catalog import CatalogTxn, ObjectEntry
+from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
 from halocline.rows.page import Int64Array, Row
 from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
+from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
 from halocline.txn.objectparts import ObjectParts
+from halocline.txn.reads import Reads
 
+_PART = 1 << 32
+"""Ids of rows in the n-th part start below -(n + 1) * 2**32."""
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
 row, the committed RowID that is updated (0 for an insert), the positions that changed. A plain
@@ -64,7 +73,7 @@ class Sweep(NamedTuple):
     targets: Int64Array
     keys: Sequence[Any]
     mark: tuple[int, Tier]
-    """What the table looked like then: see rounds.py."""
+    """What the table looked like then: see check.py."""
 
 
 class Part:
@@ -246,7 +255,79 @@ class TableChanges:
             return self.objects.reshape(truncate=self.truncated)
         return Reshape(self.entry.id, truncate=True) if self.truncated else None
 
-    # Reading.
+    # Reading (see read/view.py).
+
+    def view(self, snapshot: int) -> View:
+        """The table at a snapshot, under these changes."""
+        written = self.own or self.rows or self.updates or self.deletes
+        own = self if written or self.parts or self.objects else None
+        return View(self.state, snapshot, own)
+
+    def row(self, key: Any) -> Seen | None:
+        """Row and id of a key that was written; None when it was not, or when all that was done is
+        to end many versions at once, which `ends` knows by their RowIDs."""
+        own = self.own.get(key)
+        if own is not None:
+            return own
+        for place in range(len(self.parts) - 1, -1, -1):
+            part = self.parts[place]
+            offset = part.find(key)
+            if offset >= 0:
+                targets = part.targets
+                row_id = _part_id(place, offset) if targets is None else int(targets[offset])
+                return part.row(self.schema, offset), row_id
+        if self.objects is not None:
+            for rowid, row in self.objects.find(key):
+                if not self.ends(rowid):
+                    return row, rowid
+        return None
+
+    def part_of(self, row_id: int) -> tuple[Part, int] | None:
+        """The part and the offset that a negative id stands for; None when it is no row of one."""
+        if row_id > -_PART:
+            return None
+        place, offset = divmod(-row_id, _PART)
+        return self.parts[place - 1], offset
+
+    def data(self) -> Sequence[ObjectEntry]:
+        """Objects with rows that were written."""
+        return () if self.objects is None else self.objects.data
+
+    def tables(self) -> list[tuple[pa.Table, Int64Array]]:
+        """Rows in memory with their ids: updated ones, inserted ones, parts."""
+        found: list[tuple[pa.Table, Int64Array]] = []
+        schema = self.schema
+        if self.updates:
+            rows = [intent.row for intent in self.updates.values()]
+            found.append((schema.to_table(rows), np.array(list(self.updates), dtype=np.int64)))
+        if self.rows:
+            dead = self.dead
+            places = [i for i in range(len(self.rows)) if dead is None or i not in dead]
+            table = schema.to_table([self.rows[i] for i in places])
+            found.append((table, -1 - np.array(places, dtype=np.int64)))
+        for place, part in enumerate(self.parts):
+            if part.table is not None and len(part):
+                kept = part.kept()
+                table = part.table if not part.dropped else part.table.take(kept)
+                ids = _part_id(place, 0) - kept if part.targets is None else part.targets[kept]
+                found.append((table, ids))
+        return found
+
+    def between(
+        self, low: Any, high: Any, without: Int64Array, *, reverse: bool, limit: int | None
+    ) -> list[pa.Table]:
+        """Rows that were written with low <= key < high, in no order."""
+        keys = {k for k in self.own if (low is None or k >= low) and (high is None or k < high)}
+        for part in self.parts:
+            if part.run is not None:
+                keys.update(part.run.slice(low, high))
+        objects = self.objects
+        found = [own for own in map(self.row, keys) if own is not None]
+        rows = [row for row, at in found if row is not None and not (objects and objects.owns(at))]
+        tables = [self.schema.to_table(rows)] if rows else []
+        if objects is not None:
+            tables += objects.between(low, high, without, reverse=reverse, limit=limit)
+        return tables
 
     @property
     def inserts_in_bulk(self) -> bool:
@@ -267,14 +348,6 @@ class TableChanges:
                         return True
         return self.objects is not None and self.objects.ends(rowid)
 
-    def find_part(self, key: Any) -> tuple[Part, int] | None:
-        """The newest part that has a row of the key."""
-        for part in reversed(self.parts):
-            offset = part.find(key)
-            if offset >= 0:
-                return part, offset
-        return None
-
     def inserted_keys(self) -> list[Any]:
         """Keys of rows that were inserted one by one and are still wanted."""
         return [key for key, (_, place) in self.own.items() if place < 0]
@@ -294,3 +367,71 @@ class TableChanges:
         if self.objects is not None:
             bulks.append(self.objects.ended())
         return np.sort(np.concatenate([singles, *bulks]))
+
+
+def _part_id(place: int, offset: int) -> int:
+    """The id of an inserted row of a part."""
+    return -((place + 1) * _PART) - offset
+
+
+class Workspace:
+    """All that one transaction will commit."""
+
+    __slots__ = (
+        "by_name",
+        "changes",
+        "created",
+        "ddl",
+        "dropped",
+        "keeps_token",
+        "reads",
+        "snapshot",
+        "token",
+        "waits",
+    )
+
+    def __init__(self) -> None:
+        self.changes: dict[int, TableChanges] = {}
+        self.by_name: dict[str, TableChanges] = {}
+        """Changes by the names that the caller has used."""
+        self.created: dict[int, TableState] = {}
+        self.dropped: frozenset[int] = frozenset()
+        self.ddl: CatalogTxn | None = None
+        self.reads: dict[int, Reads] | None = None
+        """What was read, by table, if that is to be checked."""
+        self.token: Token | None = None
+        self.keeps_token = False
+        """Is the token to be remembered although nothing is written?"""
+        self.snapshot = 0
+        """Set by the commit, as is `waits`: may it return before the log is durable?"""
+        self.waits = True
+
+    def __bool__(self) -> bool:
+        """Is there anything to commit?"""
+        if self.keeps_token or self.created or self.dropped:
+            return True
+        return any(self.changes.values())
+
+    @property
+    def asks_catalog(self) -> bool:
+        """Must names be looked up through the catalog's part of the transaction?"""
+        return self.ddl is not None or self.reads is not None
+
+    def table(self, state: TableState) -> TableChanges:
+        """The changes of a table."""
+        changes = self.changes.get(state.table_id)
+        if changes is None:
+            changes = self.changes[state.table_id] = TableChanges(state)
+        return changes
+
+    def create(self, state: TableState) -> None:
+        """A table is created."""
+        self.created[state.table_id] = state
+        self.by_name.clear()
+
+    def drop(self, table_id: int) -> None:
+        """A table is dropped: nothing is left of what was done to it."""
+        self.changes.pop(table_id, None)
+        if self.created.pop(table_id, None) is None:
+            self.dropped |= {table_id}
+        self.by_name.clear()

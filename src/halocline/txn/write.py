@@ -24,7 +24,6 @@ from halocline.rows.page import Int64Array, Row
 from halocline.schema import convert
 from halocline.txn import bulk, endings
 from halocline.txn.taken import SortedKeys, taken_keys
-from halocline.txn.view import in_part, part_of, see, see_many
 from halocline.txn.workspace import Part, TableChanges
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
         return 1
     key = key_of(row)
     if changes.own or changes.parts or changes.objects:
-        taken = see(changes, key, snapshot)[0] is not None
+        taken = changes.view(snapshot).see(key)[0] is not None
     else:
         taken = find(changes.state, key, snapshot) != 0
     if taken:
@@ -99,7 +98,7 @@ def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> in
     keys = [key_of(row) for row in rows]
     if len(set(keys)) < len(keys):
         raise DuplicateKeyError(changes.entry.name, _repeated(keys), inside=True)
-    seen = see_many(changes, keys, snapshot)
+    seen = changes.view(snapshot).see_many(keys)
     taken = [key for key, (row, _) in zip(keys, seen, strict=True) if row is not None]
     if taken:
         raise DuplicateKeyError(changes.entry.name, taken)
@@ -144,7 +143,7 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
             if key in wanted:
                 raise DuplicateKeyError(changes.entry.name, [key], inside=True)
             wanted[key] = given
-    seen = see_many(changes, list(wanted), snapshot)
+    seen = changes.view(snapshot).see_many(list(wanted))
     for place, (key, given) in enumerate(wanted.items()):
         old, row_id = seen[place]
         if old is not None:
@@ -238,7 +237,7 @@ def add_delete_part(core: Core, changes: TableChanges, rows: pa.Table, targets: 
 
 def update_key(changes: TableChanges, key: Any, values: dict[int, Any], snapshot: int) -> None:
     """Update one row by its key; values are checked and by position."""
-    old, row_id = see(changes, key, snapshot)
+    old, row_id = changes.view(snapshot).see(key)
     if old is None:
         raise NotFoundError("row", key, hint=f"no such key in table {changes.entry.name!r}")
     update_row(changes, row_id, key, old, values, snapshot)
@@ -256,7 +255,7 @@ def update_row(
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
     """Delete one row by its key; False when there is none."""
-    row, row_id = see(changes, key, snapshot)
+    row, row_id = changes.view(snapshot).see(key)
     if row is None:
         return False
     remove(changes, row_id, key)
@@ -265,8 +264,8 @@ def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
 
 def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
     """Put a new row in the place of a visible one with the same key."""
-    if in_part(row_id):
-        part, offset = part_of(changes, row_id)
+    if (in_part := changes.part_of(row_id)) is not None:
+        part, offset = in_part
         part.dropped.add(offset)
         changes.insert(key, row)
     elif row_id < 0:
@@ -291,8 +290,8 @@ def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed
 
 def remove(changes: TableChanges, row_id: int, key: Any) -> None:
     """End a visible row."""
-    if in_part(row_id):
-        part, offset = part_of(changes, row_id)
+    if (in_part := changes.part_of(row_id)) is not None:
+        part, offset = in_part
         part.dropped.add(offset)
         if key is not None:
             changes.own[key] = (None, 0)
@@ -322,7 +321,8 @@ def move_rows(
     fresh = [step[2] for step in steps]
     repeated = _repeated(fresh)
     leaving = {step[1] for step in steps}
-    taken = [k for k in fresh if k not in leaving and see(changes, k, snapshot)[0] is not None]
+    view = changes.view(snapshot)
+    taken = [k for k in fresh if k not in leaving and view.see(k)[0] is not None]
     if repeated or taken:
         raise DuplicateKeyError(changes.entry.name, repeated or taken)
     moving = [step for step in steps if step[1] != step[2]]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from halocline.catalog import Catalog
-from halocline.catalog.nodes import CreateTable, decode, encode
+from halocline.catalog.nodes import CreateTableNode, decode, encode
 from halocline.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -523,7 +523,7 @@ def test_replay_refuses_timestamps_that_run_backwards(driver: Driver) -> None:
 def test_replay_refuses_column_ids_that_pass_their_sequence(driver: Driver) -> None:
     node_type, payload = _nodes(driver, "m")
     node = decode(node_type, payload)
-    assert isinstance(node, CreateTable)
+    assert isinstance(node, CreateTableNode)
     worse = encode(msgspec.structs.replace(node, next_column_id=2))
     with pytest.raises(CorruptionError, match="pass their sequence"):
         Catalog().apply(*worse, 1)
@@ -532,7 +532,7 @@ def test_replay_refuses_column_ids_that_pass_their_sequence(driver: Driver) -> N
 def test_replay_refuses_a_schema_that_cannot_be_read(driver: Driver) -> None:
     node_type, payload = _nodes(driver, "m")
     node = decode(node_type, payload)
-    assert isinstance(node, CreateTable)
+    assert isinstance(node, CreateTableNode)
     for schema in ({}, {"columns": 5}, {**node.schema, "columns": [[1]]}):
         worse = encode(msgspec.structs.replace(node, schema=schema))
         with pytest.raises(CorruptionError, match="schema of table 'm'"):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from halocline.catalog import Catalog
 from halocline.catalog.nodes import (
     VERSION,
-    CreateTable,
+    CreateTableNode,
     DdlNode,
-    DropTable,
+    DropTableNode,
     decode,
     encode,
     plain,
@@ -26,7 +26,7 @@ from tests.unit.catalog.driver import SCHEMA, Driver, make
 NODES: list[tuple[int, DdlNode]] = [
     (
         DDL_CT,
-        CreateTable(
+        CreateTableNode(
             table_id=7,
             name="Orders",
             schema=SCHEMA.to_wire(),
@@ -35,7 +35,7 @@ NODES: list[tuple[int, DdlNode]] = [
             next_column_id=3,
         ),
     ),
-    (DDL_DT, DropTable(table_id=7, name="Orders")),
+    (DDL_DT, DropTableNode(table_id=7, name="Orders")),
 ]
 each_node = pytest.mark.parametrize(
     ("node_type", "node"), NODES, ids=[type(node).__name__ for _, node in NODES]

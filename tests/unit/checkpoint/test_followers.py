@@ -26,7 +26,7 @@ def advance(db: Database, files: FaultyFiles, first: int) -> None:
         db.checkpoint()
 
 
-def test_a_follower_begins_with_the_newest_checkpoint() -> None:
+def test_n05_a_follower_begins_with_the_newest_checkpoint() -> None:
     db, files = shop()
     advance(db, files, 0)
     fill(db, "t", 10_000, 3)
@@ -84,7 +84,7 @@ def test_open_transactions_of_a_follower_keep_what_they_see() -> None:
     db.close()
 
 
-def test_a_pin_of_a_follower_outlives_its_reload() -> None:
+def test_n06_a_pin_of_a_follower_outlives_its_reload() -> None:
     """GC of the owner goes by the pin, also of a transaction on the state before."""
     db, files = shop()
     fill(db, "t", 0, 5)

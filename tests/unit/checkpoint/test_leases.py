@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halocline.checkpoint.leases import read_leases, write_lease
-from halocline.checkpoint.pins import PINS_DIRECTORY, Pin, PinFile, read_pins
+from halocline.checkpoint.pins import PINS_DIRECTORY, PinFile, ProcessPin, read_pins
 from halocline.clock import ManualClock
 from halocline.store import LocalFiles
 from halocline.store.faulty import FaultyFiles
@@ -29,7 +29,7 @@ def test_a_lease_holds_its_snapshot_until_it_is_over(files: Any) -> None:
     clock.advance(49.9)
     assert {pin.ts for pin in read_leases(files, clock)} == {70, 90}
     clock.advance(10.2)
-    assert read_leases(files, clock) == [Pin(0, 90)]
+    assert read_leases(files, clock) == [ProcessPin(0, 90)]
     clock.advance(100)
     assert read_leases(files, clock) == []
     assert files.list(PINS_DIRECTORY) == []
@@ -50,11 +50,11 @@ def test_leases_and_locked_pins_leave_each_other_alone(files: Any) -> None:
     pin = PinFile(files, clock, 11)
     pin.write(50)
     write_lease(files, clock, 70, 100.0)
-    assert read_pins(files) == [Pin(11, 50)]
-    assert read_leases(files, clock) == [Pin(0, 70)]
+    assert read_pins(files) == [ProcessPin(11, 50)]
+    assert read_leases(files, clock) == [ProcessPin(0, 70)]
     pin.close()
     assert read_pins(files) == []
-    assert read_leases(files, clock) == [Pin(0, 70)]
+    assert read_leases(files, clock) == [ProcessPin(0, 70)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 40, b"{}", b'{"ts": "x", "until_us": 1}', b"[1]"])

@@ -15,9 +15,9 @@ from halocline.checkpoint.pins import (
     EVERYTHING,
     LAG_MAX,
     PINS_DIRECTORY,
-    Pin,
     PinFile,
     Pins,
+    ProcessPin,
     read_pins,
 )
 from halocline.clock import ManualClock
@@ -41,21 +41,27 @@ def test_a_pin_says_the_oldest_snapshot_of_its_process(files: Any) -> None:
     assert read_pins(files) == []
     one, two = Pins(PinFile(files, clock, 11)), Pins(PinFile(files, clock, 22))
     # Until it knows better, a reader that opens needs everything.
-    assert set(read_pins(files)) == {Pin(11, EVERYTHING), Pin(22, EVERYTHING)}
+    assert set(read_pins(files)) == {ProcessPin(11, EVERYTHING), ProcessPin(22, EVERYTHING)}
     with one.everything(), two.everything():
         pass
     assert {pin.ts for pin in read_pins(files)} == {NEVER}
     one[1], one[2], two[1] = 70, 50, 60
-    assert sorted(read_pins(files), key=lambda pin: pin.pid) == [Pin(11, 50), Pin(22, 60)]
+    assert sorted(read_pins(files), key=lambda pin: pin.pid) == [
+        ProcessPin(11, 50),
+        ProcessPin(22, 60),
+    ]
     del one[2]
     assert one.pop(3, None) is None
     two.pop(1)
-    assert sorted(read_pins(files), key=lambda pin: pin.pid) == [Pin(11, 70), Pin(22, NEVER)]
+    assert sorted(read_pins(files), key=lambda pin: pin.pid) == [
+        ProcessPin(11, 70),
+        ProcessPin(22, NEVER),
+    ]
     with one.everything():
-        assert Pin(11, EVERYTHING) in read_pins(files)
-    assert Pin(11, 70) in read_pins(files)
+        assert ProcessPin(11, EVERYTHING) in read_pins(files)
+    assert ProcessPin(11, 70) in read_pins(files)
     one.close()
-    assert read_pins(files) == [Pin(22, NEVER)]
+    assert read_pins(files) == [ProcessPin(22, NEVER)]
     assert len(files.list(PINS_DIRECTORY)) == 1
     one[1] = 5  # closed: nobody is told, nothing fails
     two.close()
@@ -67,21 +73,21 @@ def test_the_next_transaction_finds_the_pin_of_the_last(files: Any) -> None:
     pins = Pins(PinFile(files, ManualClock(), 11))
     pins[1] = 5000
     pins.pop(1)
-    assert read_pins(files) == [Pin(11, NEVER)]
+    assert read_pins(files) == [ProcessPin(11, NEVER)]
     for ts in (5000, 5001, 5000 + LAG_MAX - 1):
         pins[2] = ts
-        assert read_pins(files) == [Pin(11, 5000)]
+        assert read_pins(files) == [ProcessPin(11, 5000)]
         pins[3] = ts + 1
         pins.pop(2)
         assert read_pins(files)[0].ts <= ts + 1
         pins.pop(3)
-        assert read_pins(files) == [Pin(11, NEVER)]
+        assert read_pins(files) == [ProcessPin(11, NEVER)]
         pins[1] = 5000
         pins.pop(1)
     pins[2] = 5000 + LAG_MAX
-    assert read_pins(files) == [Pin(11, 5000 + LAG_MAX)]
+    assert read_pins(files) == [ProcessPin(11, 5000 + LAG_MAX)]
     pins[3] = 4000
-    assert read_pins(files) == [Pin(11, 4000)]
+    assert read_pins(files) == [ProcessPin(11, 4000)]
     pins.close()
 
 
@@ -90,10 +96,10 @@ def test_a_long_transaction_is_not_held_down_by_the_short_one_before_it(files: A
     pins[1] = 100
     pins.pop(1)
     pins[2] = 150  # for which 100 is good enough
-    assert read_pins(files) == [Pin(11, 100)]
+    assert read_pins(files) == [ProcessPin(11, 100)]
     pins[3] = 90_000
     pins.pop(2)
-    assert read_pins(files) == [Pin(11, 90_000)]
+    assert read_pins(files) == [ProcessPin(11, 90_000)]
     pins.close()
 
 
@@ -107,16 +113,16 @@ def test_a_pin_of_an_older_release_is_read(tmp_path: Path) -> None:
         pin.read(False)
         data = path.read_bytes()
         path.write_bytes(data[:-1])
-        assert read_pins(files) == [Pin(11, ts)]
+        assert read_pins(files) == [ProcessPin(11, ts)]
         os.truncate(path, len(data))
-    assert read_pins(files) == [Pin(11, NEVER)]
+    assert read_pins(files) == [ProcessPin(11, NEVER)]
     pin.close()
 
 
 def test_a_pin_without_a_lock_is_removed(files: Any) -> None:
     pin = PinFile(files, ManualClock(), 11)
     pin.write(50)
-    assert read_pins(files) == [Pin(11, 50)]
+    assert read_pins(files) == [ProcessPin(11, 50)]
     pin._lock.release()  # what the operating system does for a process that died
     assert read_pins(files) == []
     assert files.list(PINS_DIRECTORY) == []
@@ -125,7 +131,7 @@ def test_a_pin_without_a_lock_is_removed(files: Any) -> None:
 def test_a_pin_that_cannot_be_read_counts_as_a_pin_of_everything(files: Any) -> None:
     files.makedirs(PINS_DIRECTORY)
     lock = files.lock(f"{PINS_DIRECTORY}/x.pin", b"?" * 36)
-    assert read_pins(files) == [Pin(0, EVERYTHING)]
+    assert read_pins(files) == [ProcessPin(0, EVERYTHING)]
     lock.release()
     assert read_pins(files) == []
     files.write(f"{PINS_DIRECTORY}/notes.txt", b"somebody else's")
@@ -138,7 +144,7 @@ def test_a_short_pin_counts_as_a_pin_of_everything(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     files.makedirs(PINS_DIRECTORY)
     lock = files.lock(f"{PINS_DIRECTORY}/x.pin", b"")
-    assert read_pins(files) == [Pin(0, EVERYTHING)]
+    assert read_pins(files) == [ProcessPin(0, EVERYTHING)]
     lock.release()
 
 
@@ -153,7 +159,7 @@ def test_every_flipped_bit_of_a_pin_is_noticed(tmp_path: Path) -> None:
         flipped[bit // 8] ^= 1 << bit % 8
         with path.open("r+b") as file:
             file.write(flipped)
-        assert read_pins(files) == [Pin(0, EVERYTHING)], bit
+        assert read_pins(files) == [ProcessPin(0, EVERYTHING)], bit
     pin.close()
 
 

@@ -18,7 +18,7 @@ from halocline.compaction.plan import CompactPolicy, Plan
 from halocline.compaction.rewrite import Rewriter
 from halocline.compaction.shorten import Outcome
 from halocline.objects.columns import COMMIT_TS, ROWID
-from halocline.read.ended import snapshot_of
+from halocline.read.ended import ended_rowids
 from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
 from tests.unit.read.rig import SMALL, Tiers
@@ -39,7 +39,8 @@ def versions_seen(
 
     `known` keeps the tables of objects between calls.
     """
-    shape, dead = snapshot_of(state, ts)
+    shape = state.shape
+    dead = ended_rowids(state, shape.tier, ts)
     data, _ = shape.tier.at(ts)
     found: dict[int, tuple[Any, ...]] = {}
     known = {} if known is None else known

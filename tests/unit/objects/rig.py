@@ -17,7 +17,7 @@ from halocline.objects.point import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile, ObjectStats
-from halocline.objects.thrift import Record, read_struct
+from halocline.objects.thrift import ThriftStruct, read_struct
 from halocline.objects.write import encode_data
 from halocline.options import Options
 from halocline.schema.batches import column_values
@@ -106,7 +106,7 @@ class Rig:
         return Finder(self.reader, schema or self.schema, index=self.index, data=self.data)
 
 
-def footer_of(data: bytes) -> Record:
+def footer_of(data: bytes) -> ThriftStruct:
     """The Parquet footer of a file."""
     view = memoryview(data)
     return read_struct(view[footer_start(view) : -END_BYTES])

@@ -10,7 +10,7 @@ import pytest
 import xxhash
 from hypothesis import given
 
-from halocline.objects.keybytes import is_sorted, key_bytes, pk64, pk64_of, range_of
+from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
 from halocline.objects.xxh3 import SLICE_ROWS, xxh3_64
 from halocline.schema.schema import Schema
 from tests.unit.objects.rig import keyed_tables
@@ -28,7 +28,6 @@ def test_keys_of_a_table_are_the_bytes_of_each_key(case: tuple[Schema, Any]) -> 
     assert key_bytes(half, schema.primary_key).to_pylist() == expected[table.num_rows // 2 :]
     hashes = [xxhash.xxh3_64_intdigest(key) for key in expected]
     assert pk64(table, schema.primary_key).view(np.uint64).tolist() == hashes
-    assert [pk64_of(key) for key in expected] == pk64(table, schema.primary_key).tolist()
 
 
 @given(keyed_tables(others=0))

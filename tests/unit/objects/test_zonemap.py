@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -58,13 +56,11 @@ def test_zonemaps_travel_as_plain_values(case: tuple[Any, list[Any]]) -> None:
 
 @given(st.data())
 @few()
-def test_the_zonemap_of_two_columns_is_their_merge(data: st.DataObject) -> None:
+def test_the_zonemap_of_chunks_is_that_of_the_whole(data: st.DataObject) -> None:
     type = data.draw(types())
     one, two = (data.draw(st.lists(maybe_null(values(type)), max_size=8)) for _ in range(2))
-    merged = zonemap(pa.array(one, type)).merge(zonemap(pa.array(two, type)))
-    assert merged == zonemap(pa.array(one + two, type))
     chunked = pa.chunked_array([pa.array(one, type), pa.array(two, type)], type)
-    assert merged == zonemap(chunked)
+    assert zonemap(chunked) == zonemap(pa.array(one + two, type))
 
 
 @given(st.sampled_from(LEAVES), st.data())
@@ -113,28 +109,11 @@ def test_upper_bounds_are_rounded_up(text: str, high: str | None) -> None:
     assert zone.ordered == 1
 
 
-def test_an_unknown_bound_stays_unknown_when_merged() -> None:
-    unknown = zonemap(pa.array(["\U0010ffff" * 17]))
-    known = zonemap(pa.array(["a"]))
-    assert (unknown.merge(known).max, known.merge(unknown).max) == (None, None)
-    assert unknown.merge(known).min == "a"
-    nothing = zonemap(pa.array([None], pa.string()))
-    assert (nothing.merge(known).min, known.merge(nothing).max) == ("a", "a")
-
-
 def test_only_nan_bounds_nothing_and_hides_nothing() -> None:
     nan = zonemap(pa.array([math.nan, math.nan]))
     assert (nan.min, nan.max, nan.ordered) == (None, None, 0)
-    both = nan.merge(zonemap(pa.array([1.5, None])))
+    both = zonemap(pa.array([math.nan, math.nan, 1.5, None]))
     assert (both.min, both.max, both.nans, both.nulls, both.rows) == (1.5, 1.5, 2, 1, 4)
-
-
-def test_bounds_of_a_widened_column_merge() -> None:
-    small = zonemap(pa.array([Decimal("1.50")], pa.decimal128(5, 2)))
-    wide = zonemap(pa.array([Decimal("7777777.25")], pa.decimal128(20, 2)))
-    assert small.merge(wide).max == Decimal("7777777.25")
-    mixed = zonemap(pa.array([dt.date(2020, 1, 1)])).merge(zonemap(pa.array(["x"])))
-    assert (mixed.min, mixed.max) == (None, None)
 
 
 @pytest.mark.parametrize(

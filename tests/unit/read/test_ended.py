@@ -9,7 +9,7 @@ import pytest
 
 from halocline.errors import CorruptionError
 from halocline.ids import NEVER
-from halocline.read.ended import ended_rowids, snapshot_of
+from halocline.read.ended import ended_rowids
 from halocline.rows.deletes import DeletionBuffer
 from halocline.rows.trim import trim
 from tests.unit.read.rig import Tiers
@@ -31,9 +31,6 @@ def test_r11_memory_and_objects_together_know_every_end(kind: str, seed: int) ->
             for tier in (old, state.shape.tier):
                 found = ended_rowids(state, tier, ts, first, last)
                 assert found.tolist() == sorted(wanted), (kind, seed)
-            shape, found = snapshot_of(state, ts, first, last)
-            assert found.tolist() == sorted(wanted)
-            assert shape is state.shape
 
 
 def test_an_array_of_singles_grows_with_the_buffer_and_survives_a_trim() -> None:

@@ -14,10 +14,10 @@ import pytest
 from halocline.ids import NEVER
 from halocline.read.plan import ScanPlan, plan_scan
 from halocline.read.prune import compile_where
-from halocline.read.scan import count_rows, scan_objects, scan_pages, scan_table, take_plan
+from halocline.read.scan import count_rows, scan_objects, scan_pages, take_plan
 from halocline.rows.page import Int64Array
 from tests.unit.read.rig import Tiers
-from tests.unit.rows.rig import KEYED, Version, seeds
+from tests.unit.rows.rig import KEYED, Version, scan_table, seeds
 
 
 def rows_of(tiers: Tiers, plan: ScanPlan, without: Int64Array) -> dict[int, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from halocline.read.keyrange import EQUALITIES_MAX, KeyBounds, byte_range, key_bounds
+from halocline.read.keyrange import EQUALITIES_MAX, KeyBounds, byte_range
 from halocline.read.prune import compile_where
 from halocline.schema.schema import Schema
 
@@ -17,7 +17,7 @@ UTC = dt.UTC
 
 def bounds(definition: dict[str, Any], key: Any, where: str, *params: Any) -> KeyBounds:
     schema = Schema.define(definition, key)
-    found = key_bounds(where, params, schema)
+    found = compile_where(where, params, schema).bounds
     assert found == compile_where(where, params, schema).bounds
     return found
 

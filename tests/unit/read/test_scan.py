@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from halocline.read.changes import changes_schema, read_changes
-from halocline.read.scan import count_rows, scan_pages, scan_table, take_plan
+from halocline.read.scan import count_rows, scan_pages, take_plan
 from halocline.rows.nodes import Append
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
-from tests.unit.rows.rig import KEYED, Story, fold, state_of
+from tests.unit.rows.rig import KEYED, Story, fold, scan_table, state_of
 
 
 @pytest.mark.parametrize("kind", KEYED)

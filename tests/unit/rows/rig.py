@@ -17,7 +17,7 @@ import pytest
 
 from halocline.catalog import TableEntry
 from halocline.ids import NEVER, ColumnId, TableId
-from halocline.read.scan import count_rows, scan_table
+from halocline.read.scan import count_rows, memory_table, scan_objects, take_plan
 from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,
@@ -32,6 +32,7 @@ from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn.row_commit import commit_rows
 
+NOTHING = np.empty(0, np.int64)
 COLUMNS = {"id": int, "name": str, "n": int}
 KEYED: dict[str, Any] = {
     "int": (COLUMNS, "id"),
@@ -40,6 +41,21 @@ KEYED: dict[str, Any] = {
     "none": (COLUMNS, None),
 }
 """Kinds of tables by their key: integers are held as arrays, others as lists of Python values."""
+
+
+def scan_table(
+    state: TableState,
+    ts: int,
+    *,
+    without: Any = NOTHING,
+    rowids: bool = False,
+) -> pa.Table:
+    """All visible rows as one table: objects, then L0."""
+    plan = take_plan(state, ts, without=without)
+    tables = list(scan_objects(state.shelf, state.schema, plan, rowids=rowids))
+    memory = memory_table(state.schema, plan, without, rowids=rowids)
+    # `_rowid` may not be null in objects, and may in memory.
+    return pa.concat_tables([*tables, memory], promote_options="default")
 
 
 def entry_of(columns: dict[str, Any], key: Any, table_id: int = 1) -> TableEntry:

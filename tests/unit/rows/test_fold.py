@@ -112,6 +112,14 @@ def test_a_commit_fills_a_page_that_others_have_begun() -> None:
     assert [state.row(rowid)[0] for rowid in range(1, 12)] == list(range(1, 12))
 
 
+def test_the_active_page_is_closed_when_it_is_full() -> None:
+    state = state_of("int", page_rows=2)
+    fold(state, Append(1, [(1, "x", 0), (2, "x", 0)], first_rowid=1), 1)
+    assert len(state.shape.pages) == 0
+    fold(state, Append(1, [(3, "x", 0)], first_rowid=3), 2)
+    assert (len(state.shape.pages), len(state.shape.active), state.owes) == (1, 1, True)
+
+
 def test_an_update_links_both_versions() -> None:
     for bulk in (False, True):
         state = state_of("int", page_rows=2)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from halocline.rows.page import ActivePage, FrozenPage, Marks
+from halocline.schema.batches import from_arrow
 from halocline.schema.schema import Schema
 
 SCHEMA = Schema.define({"id": int, "s": str, "l": "int[]"}, "id")
@@ -54,12 +55,12 @@ def test_a_page_of_one_commit_has_one_stamp() -> None:
 def test_the_arrow_prefix_of_the_active_page_grows_and_is_shared() -> None:
     page = active(3)
     first = page.batch(2)
-    assert SCHEMA.from_arrow(first) == [row(0), row(1)]
+    assert from_arrow(first) == [row(0), row(1)]
     whole = page.batch(3)
-    assert SCHEMA.from_arrow(whole) == [row(n) for n in range(3)]
+    assert from_arrow(whole) == [row(n) for n in range(3)]
     assert page.batch(3) is whole
-    assert SCHEMA.from_arrow(page.batch(1)) == [row(0)]
-    assert SCHEMA.from_arrow(first) == [row(0), row(1)], "a batch that was handed out stays"
+    assert from_arrow(page.batch(1)) == [row(0)]
+    assert from_arrow(first) == [row(0), row(1)], "a batch that was handed out stays"
     assert page.batch(0).num_rows == 0
 
 
@@ -68,7 +69,7 @@ def test_freezing_keeps_rows_stamps_and_marks() -> None:
     page.batch(3)
     page.marks.add(1, 200)
     frozen = page.freeze()
-    assert SCHEMA.from_arrow(frozen.batch(5)) == page.rows
+    assert from_arrow(frozen.batch(5)) == page.rows
     assert frozen.stamp_array(5).tolist() == page.stamps
     assert frozen.marks.until(200).tolist() == [1]
 

@@ -18,7 +18,16 @@ from halocline.rows.state import TableState
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import trim
 from halocline.rows.undo import collect
-from tests.unit.rows.rig import KEYED, Story, contents, fold, seeds, state_of, tombstones
+from tests.unit.rows.rig import (
+    KEYED,
+    Story,
+    contents,
+    fold,
+    scan_table,
+    seeds,
+    state_of,
+    tombstones,
+)
 
 
 def checked(state: TableState) -> None:
@@ -82,16 +91,11 @@ def test_g04_everything_that_ended_in_a_frozen_page_goes(kind: str) -> None:
     story.check(state, story.ts)
 
 
-def close_full_page(state: TableState) -> None:
-    if len(state.shape.active) >= state.page_rows:
-        state.close_page()
-
-
 def test_g04_nothing_above_the_floor_goes() -> None:
     state, lock = state_of("int", page_rows=1), Lock()
     fold(state, Append(1, [(1, "a", 0), (2, "b", 0)], first_rowid=1), 1)
     fold(state, Delete(1, [1], [1]), 5)
-    close_full_page(state)
+    state.close_page()
     tidy(state, lock)
     assert collect(state, 4, lock) == 0
     assert state.locate(1, 4) == 1
@@ -143,7 +147,7 @@ def test_a_key_comes_back_after_it_was_collected() -> None:
             targets = list(range(first, first + 6))
             if life < 3:
                 fold(state, Delete(1, targets, list(range(6))), ts)
-            close_full_page(state)
+            state.close_page()
             tidy(state, lock)
             collect(state, ts, lock)
             checked(state)
@@ -208,8 +212,6 @@ def test_deleting_while_a_page_freezes_loses_nothing() -> None:
     assert isinstance(state.page_of(2), FrozenPage)
     assert [state.locate(1, ts) for ts in (1, 2, 3)] == [2, 0, 0]
     assert state.locate(50, 3) == 6
-    from halocline.read.scan import scan_table
-
     assert [row[0] for row in state.schema.from_table(scan_table(state, 3))] == [0, 2, 3, 4, 50]
     assert scan_table(state, 1).num_rows == 5
     checked(state)
@@ -220,7 +222,7 @@ def test_two_that_tidy_at_once_and_a_collection_between_them() -> None:
     state, lock = state_of("int", page_rows=2), Lock()
     fold(state, Append(1, [(n, "x", n) for n in range(4)], first_rowid=1), 1)
     fold(state, Delete(1, [1], [0]), 2)
-    close_full_page(state)
+    state.close_page()
 
     class Late:
         """The second thread takes the lock only after the first has tidied and collected."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from halocline.schema.batches import from_arrow
 from halocline.schema.schema import Schema
 from halocline.schema.types import kind
 from tests.unit.schema.pools import FIRST, LAST, LEAVES, few, same, tables
@@ -66,7 +67,7 @@ def check_all_forms(schema: Schema, rows: Rows) -> None:
     batch = schema.to_arrow(rows)
     batch.validate(full=True)
     assert batch.schema.equals(schema.arrow)
-    assert same(schema.from_arrow(batch), rows)
+    assert same(from_arrow(batch), rows)
     reader = schema.cells(batch)
     assert same([reader(at) for at in range(len(rows))], rows)
 
@@ -80,7 +81,7 @@ def test_cells_and_rows_of_a_slice_equal_the_rows(
     batch = schema.to_arrow(rows).slice(start, length)
     reader = schema.cells(batch)
     part = rows[start : start + length]
-    assert same(schema.from_arrow(batch), part)
+    assert same(from_arrow(batch), part)
     assert same([reader(at) for at in range(batch.num_rows)], part)
 
 
@@ -178,6 +179,6 @@ def test_no_rows_make_an_empty_batch_of_the_schema() -> None:
     batch = schema.to_arrow([])
     assert batch.num_rows == 0
     assert batch.schema.equals(schema.arrow)
-    assert schema.from_arrow(batch) == []
+    assert from_arrow(batch) == []
     assert schema.decode_rows(schema.encode_rows([])) == []
     schema.cells(batch)

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from halocline.errors import SchemaError
+from halocline.schema.batches import from_arrow
 from halocline.schema.schema import Schema
 from tests.unit.schema.pools import same
 
@@ -283,7 +284,7 @@ def test_decimals_do_not_depend_on_the_context_of_the_thread() -> None:
         row = schema.row({"v": value})
         assert row[0].as_tuple() == value.as_tuple()
         batch = schema.to_arrow([row])
-        assert schema.from_arrow(batch)[0][0].as_tuple() == value.as_tuple()
+        assert from_arrow(batch)[0][0].as_tuple() == value.as_tuple()
         assert schema.cells(batch)(0)[0].as_tuple() == value.as_tuple()
         assert schema.decode_rows(schema.encode_rows([row]))[0][0].as_tuple() == value.as_tuple()
 

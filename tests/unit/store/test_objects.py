@@ -84,23 +84,27 @@ def test_a_local_put_is_synced_before_it_has_its_name(
     objects = PyarrowObjects.open(tmp_path)
     objects.put("7/first", b"makes the folder")
     steps: list[str] = []
-    fdatasync, replace, sync_directory = os.fdatasync, os.replace, local_module._sync_directory
+    fdatasync, replace, sync_folder = os.fdatasync, os.replace, local_module._sync_folder
+    folder = os.stat(tmp_path / "7")
 
     def spy_sync(fd: int) -> None:
         steps.append("sync")
         fdatasync(fd)
 
-    def spy_replace(old: str, new: str) -> None:
-        steps.append(f"rename {Path(old).name} {Path(new).name}")
-        replace(old, new)
+    def spy_replace(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        assert os.path.samestat(os.fstat(src_dir_fd), folder)
+        assert os.path.samestat(os.fstat(dst_dir_fd), folder)
+        steps.append(f"rename {old} {new}")
+        replace(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-    def spy_directory(path: str) -> None:
-        steps.append(f"sync {Path(path).name}/")
-        sync_directory(path)
+    def spy_folder(fd: int) -> None:
+        assert os.path.samestat(os.fstat(fd), folder)
+        steps.append("sync 7/")
+        sync_folder(fd)
 
     monkeypatch.setattr(os, "fdatasync", spy_sync)
     monkeypatch.setattr(os, "replace", spy_replace)
-    monkeypatch.setattr(local_module, "_sync_directory", spy_directory)
+    monkeypatch.setattr(local_module, "_sync_folder", spy_folder)
     objects.put("7/second", b"data")
     assert steps == ["sync", "rename second.tmp second", "sync 7/"]
     assert os.stat(tmp_path / "7" / "second").st_mode & 0o777 == 0o600

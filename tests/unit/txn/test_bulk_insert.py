@@ -11,8 +11,8 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.read.scan import scan_table
 from halocline.store.faulty import FaultyFiles
+from tests.unit.rows.rig import scan_table
 
 OPTIONS = hc.Options(
     page_rows=4,

@@ -1,4 +1,4 @@
-"""Lending: files of the owner's for those who cannot read them, on other machines.
+"""Requests for files: those of the owner's, for those who cannot read them, on other machines.
 
     ReadFile, ListLog --> the log          Look --> the published position, and what is new
     ReadObject, PutObject --> objects

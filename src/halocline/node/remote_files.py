@@ -1,8 +1,8 @@
 """A database on another machine, seen through its owner: files, objects and pins by request.
 
-    Reader, Follower --Files--> AfarFiles --ReadFile, ListLog--> owner's log
-    tables, DuckDB --Objects--> Fetched --ReadObject--> a folder of this machine, one copy each
-    transactions --Pins--> AfarPin --PinSnapshot--> the owner's pins
+    Reader, Follower --Files--> RemoteFiles --ReadFile, ListLog--> owner's log
+    tables, DuckDB --Objects--> RemoteObjects --ReadObject--> a folder of this machine, a copy each
+    transactions --Pins--> RemotePin --PinSnapshot--> the owner's pins
 
 So a compute node far away is the same as one nearby: it follows the same bytes with the same code.
 Objects never change, so each is fetched once, whole; its digest is compared as that of every file.
@@ -21,7 +21,6 @@ from threading import RLock
 from typing import Any, Final, NamedTuple
 
 from halocline.checkpoint.pins import EVERYTHING
-from halocline.clock import Clock
 from halocline.errors import UsageError
 from halocline.ids import NEVER
 from halocline.log import SECTOR
@@ -38,75 +37,50 @@ from halocline.node.wire import (
     Request,
 )
 from halocline.store import PyarrowObjects
-from halocline.store.files import Buffer, Names
+from halocline.store.files import Buffer, PathList
 
 Ask = Callable[[Request, Any], Any]
 PREFIX: Final = "halocline-cache-"
 
 
-class AfarFiles:
+class RemoteFiles:
     """`Files`, for reading only.
 
     A follower looks once (`look`) and gets the published position together with the bytes of the
-    log that are new; what it reads then, up to the next look, costs no request. While the owner's
-    promise lasts that there will be nothing new (log/promise.py), it does not even look.
-
-    The moment in which `look` reads the clock is the one that a snapshot is of. All that was
-    visible then was visible when the promise was given, and came with it.
+    log that are new; what it reads then, up to the next look, costs no request.
     """
 
-    def __init__(self, ask: Ask, clock: Clock) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._clock = clock
         self._lock = ThreadLock()
-        self._promised = 0.0
         self.looked = NOTHING
-        self.spared = 0
-        """Looks that a promise has made needless."""
         self.place = ("", 0)
         """The log file that was read last, and how far."""
 
     def look(self) -> None:
-        """Ask what is new. 1 request, where page, page again and bytes were 4."""
-        if self._promised and self._clock.elapsed() < self._promised:
-            self.spared += 1
-            return
-        path, offset = self.here()
-        found: Looked = self._ask(Look(path, offset), Looked)
-        self.learn(Glance(found.page, path, offset, found.data))
-
-    def here(self) -> tuple[str, int]:
-        """From where on a look is wanted."""
-        path, end = self.place
-        return path, end - end % SECTOR  # a follower reads whole sectors
-
-    def learn(self, glance: Glance, promised: float = 0.0) -> None:
-        """Somebody has looked; with a promise, nothing will be new until then.
+        """Ask what is new. 1 request, where page, page again and bytes were 4.
 
         Threads look at the same time, and their answers overtake each other: a glance never takes
-        the place of a newer one, or its thread would begin before what it has been shown. A promise
-        holds for newer ones as well.
+        the place of a newer one, or its thread would begin before what it has been shown.
         """
+        path, end = self.place
+        offset = end - end % SECTOR  # a follower reads whole sectors
+        found: Looked = self._ask(Look(path, offset), Looked)
+        glance = Glance(found.page, path, offset, found.data)
         with self._lock:
             if not _is_older(glance.page, self.looked.page):
                 self.looked = glance
-            if promised:
-                self._promised = promised
 
-    def doubt(self) -> None:
-        """Before anything is asked: what was promised through the same exchange is over."""
-        self._promised = 0.0
-
-    def open_read(self, path: str) -> AfarFile:
+    def open_read(self, path: str) -> RemoteFile:
         """FileNotFoundError now, not at the first read."""
         if self._ask(ReadFile(path), bytes | None) is None:
             raise _missing(path)
-        return AfarFile(self, self._ask, path)
+        return RemoteFile(self, self._ask, path)
 
     def read(self, path: str) -> bytes:
         return self.open_read(path).pread(READ_BYTES_MAX, 0)
 
-    def list(self, directory: str) -> Names:
+    def list(self, directory: str) -> PathList:
         found: list[str] = self._ask(ListLog(), list[str])
         return sorted(found) if directory == "log" else []
 
@@ -122,10 +96,10 @@ class AfarFiles:
         raise UsageError(f"{name}: the directory is on another machine")
 
 
-class AfarFile:
+class RemoteFile:
     """One file of the owner's."""
 
-    def __init__(self, files: AfarFiles, ask: Ask, path: str) -> None:
+    def __init__(self, files: RemoteFiles, ask: Ask, path: str) -> None:
         self._files = files
         self._ask = ask
         self._path = path
@@ -162,7 +136,7 @@ class AfarFile:
 class Watched:
     """A shared page, as it was at the last look; before the first one it is asked for."""
 
-    def __init__(self, files: AfarFiles, file: AfarFile, size: int) -> None:
+    def __init__(self, files: RemoteFiles, file: RemoteFile, size: int) -> None:
         self._files = files
         self._file = file
         self._size = size
@@ -174,7 +148,7 @@ class Watched:
         """Nothing is held."""
 
 
-class Fetched:
+class RemoteObjects:
     """`Objects` of the owner, kept in a folder of this machine while the database is open."""
 
     def __init__(self, ask: Ask) -> None:
@@ -201,7 +175,7 @@ class Fetched:
         """Names are given out by jobs, and nobody else has those of ours."""
         self.put(key, data)
 
-    def list(self, folder: str = "", *, temporary: bool = False) -> Names:
+    def list(self, folder: str = "", *, temporary: bool = False) -> PathList:
         """Only the owner knows."""
         return []
 
@@ -248,7 +222,7 @@ def _is_older(page: bytes, than: bytes) -> bool:
     return one.sequence < other.sequence
 
 
-class AfarPin:
+class RemotePin:
     """The oldest snapshot of this process, told to the owner; what `PinFile` is on one machine.
 
     A pin is lowered at once and raised with the next beat: one that is too low holds GC back a
@@ -277,6 +251,13 @@ class AfarPin:
             self.times += 1
             self._ask(PinSnapshot(told), None)
             self._told = told
+
+    def renew(self) -> int:
+        """What an owner that has forgotten us is to be told, by whoever has noticed."""
+        with self._turn:
+            self.times += 1
+            self._told = self._ts
+            return self._ts
 
     def close(self) -> None:
         """The session ends with the link."""
