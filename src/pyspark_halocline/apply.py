@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from halocline.errors import SchemaError
 from halocline.objects.order import Ordered, key_order
 from halocline.read.changes import KINDS
-from halocline.read.lookup import locate_many
+from halocline.read.locate import locate_many
 from halocline.spark.owner import state_of
 from halocline.txn import Transaction
 

@@ -3,11 +3,11 @@
     object 1  [a..f][f..k][k..p]          each cursor reads some blocks at once
     object 2  [b..d][d..r]                and knows the first key of the next one
                     |
-         bound = lowest first key that nobody has read yet
+         bound = lowest first key that is not read yet
                     |
     slab = all rows below the bound, sorted by key, then RowID
 
-The cursor that holds everybody up is read next. A cursor can therefore have at most one piece that
+The cursor that holds the others up is read next. A cursor can therefore have at most one piece that
 lies above the bound, so memory holds a slab and a piece for each object, whatever they weigh
 together. Rows that are not wanted any more are dropped before they are held. What is left over by
 one slab must grow by a quarter before the next is tried: many objects would otherwise be asked
@@ -317,3 +317,29 @@ def rowids_of(table: Any) -> Int64Array:
 def dropper(gone: Int64Array) -> Drop:
     """Membership in a sorted array of RowIDs."""
     return lambda rowids: is_among(rowids, gone)
+
+
+class Dropped:
+    """Drops rows that have ended, and remembers which; `go_on` is asked each time."""
+
+    def __init__(self, go_on: Callable[[], None] = lambda: None) -> None:
+        self._go_on = go_on
+        self._found: list[Int64Array] = []
+
+    def by(self, ended: Int64Array) -> Drop:
+        """Drop the rows in a sorted array of RowIDs."""
+        has_ended = dropper(ended)
+
+        def drop(rowids: Int64Array) -> Mask:
+            self._go_on()
+            gone = has_ended(rowids)
+            if gone.any():
+                self._found.append(rowids[gone])
+            return gone
+
+        return drop
+
+    @property
+    def rowids(self) -> Int64Array:
+        """All that were dropped, ascending."""
+        return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *self._found]))

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from threading import Condition, Lock
-from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 from halocline.errors import UnavailableError
@@ -82,12 +81,7 @@ class Handle:
     def __enter__(self) -> Any:
         return self.value
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -128,7 +122,7 @@ class Pool:
         return Handle(self, fresh)
 
     def _hold(self, known: _Node) -> Handle:
-        """With the lock: one more pin of a loaded node."""
+        """Adds a pin to a loaded node. The caller holds the lock."""
         if not known.pins:
             del self._idle[known.id]
         known.pins += 1
@@ -136,7 +130,7 @@ class Pool:
         return Handle(self, known)
 
     def _enter(self, fresh: _Node) -> Handle | None:
-        """None: the caller loads the node. Else somebody did, and it waited for them."""
+        """A pin of the node, if another thread has loaded it; None: the caller must load it."""
         with self._lock:
             while (known := self._nodes.get(fresh.id)) is not None:
                 if known.ready:
@@ -164,7 +158,7 @@ class Pool:
             return node not in self._nodes
 
     def clear(self) -> None:
-        """Forget every node that nobody holds."""
+        """Forget every node that is not pinned."""
         with self._lock:
             for node in self._idle.values():
                 self._remove(node)
@@ -188,7 +182,7 @@ class Pool:
             self._release(node)
 
     def _release(self, node: _Node) -> None:
-        """With the lock: one pin less."""
+        """Takes a pin from a node. The caller holds the lock."""
         node.pins -= 1
         if not node.pins:
             self._idle[node.id] = node
@@ -209,7 +203,7 @@ class Pool:
             node.size = size
 
     def _give_up(self, node: _Node) -> None:
-        """After an error or an interrupt in `pin`: its node is gone, or one that nobody holds."""
+        """Forgets the node, or its pin, after an error or an interrupt in `pin`."""
         with self._lock:
             if self._nodes.get(node.id) is node:
                 if node.ready:  # others may hold it already

@@ -10,11 +10,12 @@ of a checkpoint are kept under table id 0; its root file ends in `.checkpoint`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from halocline.objects.point import Finder
+from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool, PoolStats
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile
@@ -24,6 +25,7 @@ from halocline.store.objects import MemoryObjects, Objects
 
 FILES_PER_JOB: Final = 1 << 20
 POOL_BYTES_MIN: Final = 4 * MIB
+_KEY: Final = re.compile(r"([0-9]+)/([0-9]+)-([0-9]+)\.(?:parquet|checkpoint)")
 
 
 class Shelf:
@@ -50,7 +52,7 @@ class Shelf:
 
     @classmethod
     def in_memory(cls) -> Shelf:
-        """For databases that live in memory, and for tests of single parts."""
+        """A shelf in memory, for databases that live there and for tests of single parts."""
         return cls(MemoryObjects(), memory_bytes=64 * MIB)
 
     def finder(self, schema: Schema) -> Finder:
@@ -87,10 +89,14 @@ def job_in(number: int) -> int:
 
 def job_of(key: str) -> int:
     """The job that a file belongs to; ValueError for a name that no job has given."""
-    name = key.rpartition("/")[2]
-    job, dash, rest = name.partition("-")
-    number, _, ending = rest.partition(".")
-    known = ending in ("parquet", "checkpoint")
-    if not (dash and job.isdecimal() and number.isdecimal() and known):
-        raise ValueError(f"{key!r} is not the name of an object")
-    return int(job)
+    return parse_key(key)[1]
+
+
+def parse_key(key: str) -> tuple[int, int, int]:
+    """Table id, job id and number of a file; ValueError for a name that no job has given."""
+    found = _KEY.fullmatch(key)
+    if found is not None:
+        table_id, job_id, number = map(int, found.groups())
+        if key in (object_key(table_id, job_id, number), root_key(job_id)):
+            return table_id, job_id, number
+    raise ValueError(f"{key!r} is not the name of an object")

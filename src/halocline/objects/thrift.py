@@ -28,7 +28,7 @@ _DOUBLE: Final = Struct("<d")
 
 
 class ThriftError(ValueError):
-    """Bytes that are not thrift. Whoever knows the file turns it into CorruptionError."""
+    """Bytes that are not thrift. The caller, who knows the file, raises CorruptionError."""
 
 
 class ThriftStruct(dict[int, Any]):

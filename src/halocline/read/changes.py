@@ -34,9 +34,9 @@ from halocline.objects import ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, SUCCESSOR, tombstone_schema
 from halocline.read.alive import ended_mask
 from halocline.read.ended import ended_rowids
-from halocline.read.lookup import Located, locate_rowids
-from halocline.rows.lookup import resident
+from halocline.read.locate import Located, locate_rowids
 from halocline.rows.page import Int64Array
+from halocline.rows.resident import resident
 from halocline.rows.state import Shape, TableState
 from halocline.schema.schema import Schema
 

@@ -42,7 +42,7 @@ class Watch:
         threading.Thread(target=self._run, name="halocline-ctrl-c", daemon=True).start()
 
     def take(self) -> bytes:
-        """Signals that nobody has looked at yet."""
+        """Signals that have come since the last call."""
         try:
             return self._ours.recv(64, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -62,7 +62,7 @@ class Watch:
 
 
 def _interrupt(cursor: duckdb.DuckDBPyConnection | None) -> bool:
-    """False when nothing runs. It may end meanwhile: then there is nothing to stop any more."""
+    """Interrupts what the cursor runs; False when nothing runs."""
     if cursor is not None:
         import duckdb
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.objects.point import RowPosition
+from halocline.objects.finder import RowPosition
 from halocline.read.alive import is_ended
 from halocline.rows.page import Row
 from halocline.rows.state import TableState

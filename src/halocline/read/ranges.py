@@ -26,9 +26,9 @@ from halocline.catalog import ObjectEntry
 from halocline.objects import ObjectStats
 from halocline.objects.keybytes import key_bytes
 from halocline.read.alive import ended_mask
-from halocline.read.lookup import Located, key_columns
-from halocline.rows import lookup as pages
+from halocline.read.locate import Keys, Located, key_columns, locate_in_memory
 from halocline.rows.page import Int64Array
+from halocline.rows.resident import resident
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 
@@ -145,11 +145,12 @@ def _window(
     state: TableState, low: Any, high: Any, ts: int, reverse: bool, without: Int64Array
 ) -> Located:
     """All visible rows of a range, in order."""
-    keys = pages.keys_between(state, low, high)
-    rowids = pages.locate_many(state, keys, ts)
+    found = state.tree.range(low, high)
+    keys: Keys = np.array(found, dtype=np.int64) if state.schema.int_key else found
+    rowids = locate_in_memory(state, keys, ts)
     shape = state.shape
     kept = rowids > 0
-    kept[kept] = pages.resident(shape, rowids[kept])
+    kept[kept] = resident(shape, rowids[kept])
     kept &= ~np.isin(rowids, without)
     places = np.nonzero(kept)[0]
     parts: list[tuple[ObjectEntry | None, Int64Array, Int64Array]] = [(None, rowids[places], NONE)]

@@ -28,7 +28,7 @@ from halocline.catalog import ObjectEntry
 from halocline.errors import UsageError
 from halocline.objects.columns import ROWID
 from halocline.objects.keybytes import key_bytes
-from halocline.read.lookup import Located, locate_many
+from halocline.read.locate import Located, locate_many
 from halocline.read.plan import NONE
 from halocline.read.point import find_row
 from halocline.read.ranges import read_range

@@ -43,13 +43,13 @@ import numpy as np
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
-from halocline.read.lookup import key_columns, locate_many
+from halocline.read.locate import Keys, key_columns, locate_many
 from halocline.rows.nodes import Append, Delete, Node, Update, key_run
 from halocline.rows.page import Int64Array, Row
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn.objectparts import ObjectParts, file_of
-from halocline.txn.since import Delta, Keys, keys_of, live_since, plain, read_row, touched
+from halocline.txn.since import Delta, keys_of, live_since, plain, read_row, touched
 
 Mode = Literal["upsert", "ignore", "delete"]
 INSERTED, REPLACED, ABSENT, HELD = range(4)

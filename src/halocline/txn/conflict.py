@@ -37,12 +37,12 @@ from pyroaring import BitMap
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
 from halocline.objects.columns import ROWID
-from halocline.objects.point import Finder
-from halocline.read.lookup import key_columns
+from halocline.objects.finder import Finder
+from halocline.read.locate import Keys, key_columns
 from halocline.rows.members import is_among, places_in
 from halocline.rows.page import Int64Array
 from halocline.txn.objectparts import Ending, file_of
-from halocline.txn.since import Delta, Fate, Fates, Keys, fresh_keys, live_since, plain, read_row
+from halocline.txn.since import Delta, Fate, Fates, fresh_keys, live_since, plain, read_row
 from halocline.txn.workspace import Intent, Part, TableChanges
 
 

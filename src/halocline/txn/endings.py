@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from halocline.objects.columns import ROWID
 from halocline.objects.order import Int64Array
-from halocline.rows.lookup import resident
 from halocline.rows.nodes import key_run
+from halocline.rows.resident import resident
 from halocline.txn.bulk import insert_new, order_of
 from halocline.txn.objectparts import file_of
 from halocline.txn.workspace import Part, TableChanges
@@ -139,8 +139,7 @@ def rewrite(committer: Committer, changes: TableChanges) -> None:
             after = None if one.successors is None else one.successors[kept]
             with Writer(committer, changes, threads=0) as writer:
                 (again,) = writer.tombstones(table.take(pa.array(kept)), after, one.changed)
-            one.entry, one.targets, one.successors = again.entry, again.targets, after
-            one.dropped.clear()
+            one.replace(again)
         one.stale = False
 
 

@@ -15,11 +15,12 @@ import numpy as np
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
 from halocline.read.alive import ended_mask
+from halocline.read.locate import Keys
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.txn.objectparts import file_of
-from halocline.txn.since import Fates, Keys
+from halocline.txn.since import Fates
 
 _TABLE = "a table that was read has changed"
 _ROW = "a row that was read has changed"

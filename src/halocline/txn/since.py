@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, rowid_schema, tombstone_schema
+from halocline.read.locate import Keys
 from halocline.rows.deletes import Tombstone
 from halocline.rows.members import distinct, is_among
 from halocline.rows.page import ActivePage, Int64Array, Page, Row
@@ -28,7 +29,6 @@ from halocline.txn.objectparts import file_of
 
 Fate = Callable[[int], Tombstone | None]
 """How a version ended, as far as the asker can know; None while it lives."""
-Keys = Sequence[Any] | Int64Array
 NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects.keybytes import key_bytes
-from halocline.read.lookup import locate_many
+from halocline.read.locate import locate_many
 from halocline.rows.members import distinct, is_among
 from halocline.rows.memtree import MemTree
 from halocline.rows.page import Int64Array

@@ -8,7 +8,7 @@ where --matching-->  rows with their ids --few--> one by one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,8 @@ from halocline.read.query import matching
 from halocline.rows.members import is_among
 from halocline.rows.page import Int64Array
 from halocline.txn import write
+from halocline.txn.core import Core
 from halocline.txn.workspace import TableChanges
-
-if TYPE_CHECKING:
-    from halocline.txn.core import Core
 
 
 def update_where(

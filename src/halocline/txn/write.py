@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
-from halocline.objects.order import Ordered, key_order, repeats
-from halocline.read.lookup import locate_many
+from halocline.objects.order import Ordered, key_order, repeats, same_as_before
+from halocline.read.locate import locate_many
 from halocline.read.point import find
 from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Int64Array, Row
 from halocline.schema import convert
 from halocline.txn import bulk, endings
+from halocline.txn.core import Core
 from halocline.txn.taken import SortedKeys, taken_keys
 from halocline.txn.workspace import Part, TableChanges
-
-if TYPE_CHECKING:
-    from halocline.txn.core import Core
 
 
 def insert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
@@ -260,6 +258,43 @@ def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
         return False
     remove(changes, row_id, key)
     return True
+
+
+def delete_keys(core: Core, changes: TableChanges, keys: pa.Table, snapshot: int) -> int:
+    """End the rows with these keys; returns how many there were."""
+    if not keys.num_rows:
+        return 0
+    order = key_order(keys, changes.schema)
+    keys = keys if order is None else Ordered(keys, order).take(0, keys.num_rows)
+    keys = keys.combine_chunks()
+    again = same_as_before(keys, changes.schema)
+    keys = keys.filter(pa.array(~again)) if again.any() else keys
+    mine = bulk.written(changes, keys)
+    if not mine.any():
+        return _delete_unwritten(core, changes, keys, snapshot)
+    with changes.all_or_nothing():
+        count = _delete_unwritten(core, changes, keys.filter(pa.array(~mine)), snapshot)
+        own = changes.schema.keys_of(keys.filter(pa.array(mine)))
+        return count + sum(delete_key(changes, key, snapshot) for key in own)
+
+
+def _delete_unwritten(core: Core, changes: TableChanges, keys: pa.Table, snapshot: int) -> int:
+    """Keys that this transaction has not written itself."""
+    if not keys.num_rows:
+        return 0
+    schema = changes.schema
+    wanted = schema.int_keys(keys) if schema.int_key else schema.keys_of(keys)
+    rowids = locate_many(changes.state, wanted, snapshot, table=keys).rowids
+    rowids[is_among(rowids, changes.ended())] = 0
+    known = np.nonzero(rowids)[0]
+    known = known[np.argsort(rowids[known], kind="stable")]
+    found, targets = keys.take(pa.array(known)), rowids[known]
+    if len(known) > core.options.bulk_rows:
+        add_delete_part(core, changes, found, targets)
+    else:
+        for key, rowid in zip(schema.keys_of(found), targets.tolist(), strict=True):
+            remove(changes, rowid, key)
+    return len(known)
 
 
 def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
+from halocline.objects.finder import Finder
 from halocline.objects.footer import END_BYTES, footer_start
-from halocline.objects.point import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile, ObjectStats

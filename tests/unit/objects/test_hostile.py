@@ -23,7 +23,7 @@ from halocline.objects.columns import (
     SUCCESSOR,
     tombstone_schema,
 )
-from halocline.objects.point import Finder
+from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile, ObjectStats

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.objects.columns import COMMIT_TS, ROWID
-from halocline.objects.point import Finder
+from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile

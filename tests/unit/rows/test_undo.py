@@ -9,8 +9,8 @@ import pytest
 
 from halocline.database.check import check_engine
 from halocline.options import Options
+from halocline.read.locate import locate_in_memory
 from halocline.rows.engine import EngineState
-from halocline.rows.lookup import locate_many
 from halocline.rows.memtree import RUNS_MAX
 from halocline.rows.nodes import Append, Delete, Update, key_run
 from halocline.rows.page import ActivePage, FrozenPage
@@ -153,7 +153,7 @@ def test_a_key_comes_back_after_it_was_collected() -> None:
             checked(state)
         assert [state.row(state.locate(n, ts)) for n in range(6)] == rows
         assert state.tree.range(None, None) == list(range(6))
-        assert list(locate_many(state, list(range(7)), ts))[6] == 0
+        assert list(locate_in_memory(state, list(range(7)), ts))[6] == 0
 
 
 def test_a_page_that_was_emptied_leaves_the_shape() -> None:
@@ -172,7 +172,7 @@ def test_a_page_that_was_emptied_leaves_the_shape() -> None:
             checked(state)
     assert [state.row(rowid) for rowid in (1, 50, 100)] == [None] * 3
     assert (state.page_of(1), state.locate(1, 199)) == (None, 199)
-    assert locate_many(state, [1, 2], 199).tolist() == [199, 0]
+    assert locate_in_memory(state, [1, 2], 199).tolist() == [199, 0]
 
 
 def test_tidy_freezes_every_closed_page_and_nothing_else() -> None:

@@ -1,9 +1,13 @@
-"""Finding many rows at once in all tiers: keys -> RowIDs -> rows. Vectorised; no lock.
+"""Many keys at once: the version of each that is visible at S, in any tier. Vectorised; no lock.
 
-    keys --> L0 (rows/lookup.py) --not answered--> objects that meet the batch (Finder.find_many)
-                |                                     '--> stamps <= S, no tombstone (alive.py)
-                '----------------> Located <----------'
-                                   .rowids, .take(): rows in the order asked
+    keys --> L0 --not answered--> objects that meet the batch (Finder.find_many)
+              |                      '--> stamps <= S, no tombstone (alive.py)
+              '-------> Located <----'
+                        .rowids, .take(): rows in the order asked
+
+The rule is that of one key (point.py). A batch must not cost a Python call per row: dictionary
+lookups go through `map`, runs through np.searchsorted, and only the rows that changed since the
+snapshot, or sit in a run and a dict at once, are decided one by one.
 
 Objects are asked only for keys that L0 has not answered with a live row. Of each object only the
 blocks that can hold one of them are read.
@@ -15,6 +19,7 @@ that a move in between changes nothing for whoever takes the rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,11 +29,14 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.objects import Reader
 from halocline.objects.columns import ROWID
 from halocline.read.alive import ended_mask
-from halocline.rows import lookup as pages
+from halocline.rows.members import is_among
+from halocline.rows.memtree import Run
 from halocline.rows.page import Int64Array, Mask
+from halocline.rows.resident import resident, take
 from halocline.rows.state import Shape, TableState
 from halocline.schema.schema import Schema
 
+Keys = Sequence[Any] | Int64Array
 IN_PAGES = -1
 FEW = 4096
 """So many whole rows of an object, or fewer, are read as point reads do it, out of blocks that are
@@ -77,7 +85,7 @@ class Located:
     def known(self) -> Mask:
         """Which places have a row, in a page or in an object."""
         mask = self._sources >= 0
-        mask[~mask] = pages.resident(self.shape, self.rowids[~mask])
+        mask[~mask] = resident(self.shape, self.rowids[~mask])
         return mask
 
     def take(
@@ -93,7 +101,7 @@ class Located:
             order.append(members)
             tables.append(self._take_from(source, places[members], columns))
         if not tables:
-            return pages.take(self.shape, places, columns)
+            return take(self.shape, places, columns)
         if len(tables) == 1:
             return tables[0]
         back = np.argsort(np.concatenate(order), kind="stable")
@@ -103,7 +111,7 @@ class Located:
         self, source: int, places: Int64Array, columns: Sequence[str] | None
     ) -> pa.Table:
         if source == IN_PAGES:
-            return pages.take(self.shape, self.rowids[places], columns)
+            return take(self.shape, self.rowids[places], columns)
         file = self._entries[source].file
         assert file is not None
         numbers = self._numbers[places]
@@ -115,19 +123,19 @@ class Located:
 
 def locate_many(
     state: TableState,
-    keys: Sequence[Any] | Int64Array,
+    keys: Keys,
     ts: int,
     *,
     table: pa.Table | None = None,
 ) -> Located:
     """The version of each key that is visible at `ts`. `table` holds the same keys as columns, if
     the caller has them: that saves making columns of them."""
-    rowids = pages.locate_many(state, keys, ts)
+    rowids = locate_in_memory(state, keys, ts)
     shape = state.shape
     if not shape.tier and not state.ghosts:
         return Located(state, shape, rowids)
     moved = rowids > 0
-    moved[moved] = ~pages.resident(shape, rowids[moved])
+    moved[moved] = ~resident(shape, rowids[moved])
     rowids[moved] = 0
     located = Located(state, shape, rowids)
     absent = np.nonzero(rowids == 0)[0]
@@ -136,9 +144,95 @@ def locate_many(
     return located
 
 
+def locate_in_memory(state: TableState, keys: Keys, ts: int) -> Int64Array:
+    """RowID of the version of each key that is visible at `ts`, as far as the memtree knows it; 0
+    where there is none."""
+    while True:
+        undone = state.undone
+        found = _locate_once(state, keys, ts)
+        # Undo GC may have forgotten a tombstone after the memtree was read: look again.
+        if state.undone == undone:
+            return found
+
+
+def _locate_once(state: TableState, keys: Keys, ts: int) -> Int64Array:
+    plain = keys.tolist() if isinstance(keys, np.ndarray) else keys
+    tree = state.tree
+    recent, runs = tree.recent, tree.runs
+    found = np.zeros(len(plain), dtype=np.int64)
+    if recent:
+        found = np.fromiter(map(recent.get, plain, repeat(0)), dtype=np.int64, count=len(plain))
+    for run in runs:
+        np.maximum(found, _in_run(run, keys, plain), out=found)
+    places = np.nonzero(found)[0]
+    if not len(places):
+        return found
+    deletes = state.deletes
+    if deletes.ended or deletes.runs:
+        _drop_ended(state, found, places, plain, ts)
+    if state.last_ts > ts:
+        # Something newer than the snapshot may have been seen: decide those rows one by one.
+        for place in places[_newer(state, found[places], ts)]:
+            found[place] = state.locate(plain[place], ts)
+    return found
+
+
+def _in_run(run: Run, keys: Keys, plain: Sequence[Any]) -> Int64Array:
+    """The largest RowID of each key in the run, 0 where it has none."""
+    found = np.zeros(len(plain), dtype=np.int64)
+    if not len(run):
+        return found
+    if isinstance(run.keys, np.ndarray):
+        wanted = np.asarray(keys, dtype=np.int64)
+        inside = (wanted >= run.keys[0]) & (wanted <= run.keys[-1])
+        if not inside.any():
+            return found
+        last = np.searchsorted(run.keys, wanted, side="right") - 1
+        hit = inside & (run.keys[last] == wanted)
+        found[hit] = run.rowids[last[hit]]
+        return found
+    for place, key in enumerate(plain):
+        versions = run.find(key)
+        if versions:
+            found[place] = versions[-1]
+    return found
+
+
+def _drop_ended(
+    state: TableState, found: Int64Array, places: Int64Array, plain: Sequence[Any], ts: int
+) -> None:
+    """Zero out newest versions that have ended, or step to the one visible at `ts`."""
+    ended = state.deletes.ended
+    rowids = found[places]
+    hits = np.fromiter(map(ended.__contains__, rowids.tolist()), dtype=np.bool_, count=len(rowids))
+    for run in state.deletes.runs:
+        hits |= is_among(rowids, run.rowids)
+    for place in places[hits]:
+        found[place] = state.locate(plain[place], ts)
+
+
+def _newer(state: TableState, rowids: Int64Array, ts: int) -> Int64Array:
+    """Which of the RowIDs (0 allowed) have a stamp above `ts`. Stamps rise with RowIDs."""
+    return np.nonzero(rowids >= first_rowid_after(state, ts))[0]
+
+
+def first_rowid_after(state: TableState, ts: int) -> int:
+    """The smallest RowID whose commit_ts is above `ts`; the next RowID when there is none."""
+    first = state.next_rowid
+    for page, count in reversed(state.pages()):
+        if not count:
+            continue
+        visible = page.visible_count(count, ts)
+        if visible < count:
+            first = int(page.rowid_array(count)[visible])
+        if visible:
+            break
+    return first
+
+
 def key_columns(
     schema: Schema,
-    keys: Sequence[Any] | Int64Array,
+    keys: Keys,
     places: Int64Array | None = None,
     table: pa.Table | None = None,
 ) -> pa.Table:

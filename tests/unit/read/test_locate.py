@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from halocline import Database, DuplicateKeyError
-from halocline.read.lookup import locate_many
+from halocline.read.locate import locate_many
 from halocline.read.point import find, find_row
 from halocline.store.faulty import FaultyFiles
 from tests.unit.read import moving

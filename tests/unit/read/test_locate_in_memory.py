@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halocline.read.locate import first_rowid_after, locate_in_memory
 from halocline.read.point import find, get
-from halocline.rows.lookup import first_rowid_after, locate_many, take
+from halocline.rows.resident import take
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
 from tests.unit.rows.rig import Story, seeds, state_of
@@ -21,9 +22,9 @@ KINDS = ["int", "text", "pair"]
 def _same(story: Story, keys: Any, ts: int) -> None:
     wanted = [story.live.locate(key, ts) for key in keys]
     assert wanted == [story.locate(key, ts) for key in keys]
-    assert locate_many(story.live, keys, ts).tolist() == wanted
+    assert locate_in_memory(story.live, keys, ts).tolist() == wanted
     if story.kind == "int":
-        assert locate_many(story.live, np.array(keys, dtype=np.int64), ts).tolist() == wanted
+        assert locate_in_memory(story.live, np.array(keys, dtype=np.int64), ts).tolist() == wanted
     for key, rowid in zip(keys, wanted, strict=True):
         assert find(story.live, key, ts) == rowid
         row = get(story.live, key, ts)
@@ -51,9 +52,9 @@ def test_locate_many_is_locate_for_each(kind: str, seed: int, sim: bool) -> None
 
 def test_no_keys_and_no_rows() -> None:
     state = state_of("int")
-    assert locate_many(state, [], 5).tolist() == []
-    assert locate_many(state, [1, 2], 5).tolist() == [0, 0]
-    assert locate_many(state, np.array([1, 2]), 5).tolist() == [0, 0]
+    assert locate_in_memory(state, [], 5).tolist() == []
+    assert locate_in_memory(state, [1, 2], 5).tolist() == [0, 0]
+    assert locate_in_memory(state, np.array([1, 2]), 5).tolist() == [0, 0]
     assert take(state.shape, np.zeros(0, np.int64)) == state.schema.arrow.empty_table()
     assert find(state, 1, 5) == 0
     assert first_rowid_after(state, 0) == state.next_rowid
@@ -105,4 +106,4 @@ def test_first_rowid_after_steps_over_pages_that_were_emptied() -> None:
     assert collect(state, 2, lock) == 2
     assert first_rowid_after(state, 2) == 7
     assert first_rowid_after(state, 0) == 1
-    assert locate_many(state, [2, 3, 4, 9], 3).tolist() == [0, 0, 5, 7]
+    assert locate_in_memory(state, [2, 3, 4, 9], 3).tolist() == [0, 0, 5, 7]
