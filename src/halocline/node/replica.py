@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from threading import Lock as ThreadLock
 
 from halocline.checkpoint import Pins
@@ -28,12 +27,11 @@ from halocline.errors import HaloclineError, SnapshotExpiredError, UnavailableEr
 from halocline.ids import NEVER
 from halocline.log import Follower, LogGone, Place, Recovery, read_log
 from halocline.log.published import Published
-from halocline.log.replay import Parts
 from halocline.objects import Shelf
 from halocline.options import Options
 from halocline.read.duck import Duck
 from halocline.rows import EngineState
-from halocline.rows.onerow import fold_entries, fold_run
+from halocline.rows.row_run import RowRun
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect, forget_objects
@@ -66,8 +64,6 @@ class Replica:
         self._lock = ThreadLock()
         self._look: Callable[[], None] | None = getattr(files, "look", None)
         """Asks an owner far away what is new."""
-        self._parts: Parts = {}
-        """Parts of transactions whose last entry has not arrived yet."""
         self._torn = False
         """A fold was broken off (Ctrl-C): what it left cannot be gone on with."""
         self._freed: EngineState | None = None
@@ -91,7 +87,7 @@ class Replica:
                     restored = restore(files, options, self._shelf, find_log)
                     return restored.engine, Follower(files, options, after=restored.recovery)
                 if Follower(files, options).is_published():
-                    joined = join(files, options, self._shelf, self._parts)
+                    joined = join(files, options, self._shelf)
                     if joined is not None:
                         return joined
                 self._clock.sleep(0.01)
@@ -134,8 +130,9 @@ class Replica:
                     raise LogGone(0)
                 self._torn = True
                 engine = self.engine
-                rest = self._follower.take(partial(fold_run, engine))
-                fold_entries(engine, rest, self._parts)
+                run = RowRun(engine)
+                for entry in self._follower.poll(run.flush):
+                    run.fold(entry)
             except LogGone:
                 self._follower.close()
                 self.engine, self._follower = self._begin()
