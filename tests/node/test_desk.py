@@ -27,7 +27,7 @@ from halocline.node.wire import HEAD, Hello, frame
 from halocline.rows import nodes
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
-from tests.roles import owner_of
+from tests.roles import maintenance_of, owner_of
 
 WAIT_S = 30
 OPTIONS = hc.Options(background=False, page_rows=4)
@@ -511,14 +511,14 @@ def test_closing_answers_what_is_aside_and_cuts_off_the_rest(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, go_on = threading.Event(), threading.Event()
-    real = type(db).health
+    real = maintenance_of(db).health
 
     def slow() -> Any:
         began.set()
         assert go_on.wait(WAIT_S)
-        return real(db)
+        return real()
 
-    monkeypatch.setattr(db, "health", slow)
+    monkeypatch.setattr(maintenance_of(db), "health", slow)
     with caller(db) as busy, caller(db) as half, caller(db) as long, caller(db) as idle:
         busy.sock.sendall(frame(wire.Command("health")))
         assert began.wait(WAIT_S)
