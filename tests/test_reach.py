@@ -31,6 +31,7 @@ CALLED_BY_NAME = {
     "halocline/store/faulty.py": ("FaultyFiles crash_image materialise: tests crash with them"),
     "halocline/log/broker.py": "BrokerLog deliver: goes with the next log format",
     "halocline/log/format.py": "W04: goes with the next log format",
+    "halocline/node/push.py": "stalled_s: goes with the next transport",
     "halocline/node/channel.py": "shut: goes with the next transport",
     "halocline/log/record.py": "DDL_CD DDL_DD DDL_CI DDL_DI: numbers that stay reserved",
     "pyspark_halocline/feed.py": (
