@@ -208,10 +208,10 @@ class Reader:
                 decoded = decode(present, chunks, rows)
             except (pa.ArrowException, OSError) as error:
                 raise CorruptionError(file.path, f"it cannot be decoded: {error}") from error
-        places = {column.id: at for at, column in enumerate(present)}
+        positions = {column.id: at for at, column in enumerate(present)}
         arrays = [
-            _conformed(file, decoded.column(places[column.id]), column)
-            if column.id in places
+            _conformed(file, decoded.column(positions[column.id]), column)
+            if column.id in positions
             else _absent(file, column, rows)
             for column in wanted
         ]

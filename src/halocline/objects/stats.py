@@ -96,14 +96,14 @@ def object_path(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """One object to be read: its place in the store, its statistics, and the timestamp of rows
+    """One object to be read: its key in the store, its statistics, and the timestamp of rows
     that carry none of their own (the entry's created_at)."""
 
     key: str
     stats: ObjectStats = field(hash=False, compare=False)
     commit_ts: int = 0
     id: tuple[str, bytes] = field(init=False)
-    """Names the content, not just the place: what is cached for one never serves another."""
+    """Names the content, not just the key: what is cached for one never serves another."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", (self.key, self.stats.digest))
