@@ -16,7 +16,7 @@ OPTIONS = hc.Options(background=False)
 
 # Walk -> most files, most crossings. `hs.load` is held in tests/spark.
 LIMITS = {
-    "one-row commit": (17, 11),
+    "one-row commit": (16, 10),
     "point read, memory": (7, 4),
     "point read, object": (17, 10),
     "SQL scan": (34, 31),
