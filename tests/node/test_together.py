@@ -241,7 +241,7 @@ def test_subscribers_get_every_commit_and_may_begin_between_two(db: hc.Database,
 def test_a_tail_that_is_read_in_parts_breaks_off_between_entries(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocline.node.answers.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("halocline.node.dispatch.READ_BYTES_MAX", 1000)
     stamps = _insert_together(db, range(5)) + _insert_together(db, range(5, 9))
     found, order = 0, 0
     while (tail := _read(db, order)).messages:
