@@ -62,8 +62,10 @@ def take_plan(
         return ScanPlan(ts, pages=tuple(shape.counted()), runs=runs)
     ended = without
     if shape.tier:
-        found = [*memory, *in_objects(state, shape.tier, ts, 0, NEVER)]
-        ended = merged([*found, without] if len(without) else found)
+        found = [*memory, without] if len(without) else memory
+        if shape.tier.tombstones:
+            found = [*found, *in_objects(state, shape.tier, ts, 0, NEVER)]
+        ended = merged(found) if found else NONE
     return plan_scan(shape, ended, ts, state.schema, predicate, runs=runs, own=own)
 
 
