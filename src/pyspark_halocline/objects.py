@@ -2,7 +2,7 @@
 
     writer    of a batch: logs a job with a lease, names and RowIDs for all tasks      Reserved
     write     of a stream: each task that has many rows logs such a job for itself
-              sorts by key, encodes, puts files under names of its own        (spark/names.py)
+              sorts by key, encodes, puts files under names of its own  (objects/jobwriter.py)
     commit    looks at keys, adds the files of those attempts that won: their jobs end with it
 
 Spark makes the writer of a stream anew for every micro-batch, most of which are small: so there it
@@ -16,47 +16,42 @@ write that never comes to its commit leaves files that nobody refers to: GC remo
 lease is over. Whoever lost a race, or was a task for the second time, leaves such files too. What
 the process that commits writes itself belongs to a job of its own.
 
-    number of a file = (task * ORDINALS + ordinal) * ATTEMPTS + attempt               below 2^20
-    RowIDs of a file = first of the job + (task * ORDINALS + ordinal) * 2^20
-
-In a job that one task has logged for itself, task and attempt are 0.
+A job of a batch is shared by its tasks (objects/jobwriter.py). In a job that one task has logged
+for itself, task and attempt are 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import msgspec
-import numpy as np
 import pyarrow as pa
 
 from halocline import Database
 from halocline.catalog.entries import ObjectEntry
 from halocline.clock import SystemClock
 from halocline.errors import ConflictError, DuplicateKeyError, NotFoundError
-from halocline.objects import ObjectStats
-from halocline.objects.columns import ROWID
+from halocline.objects import ObjectFile, SharedJob
+from halocline.objects.jobwriter import PLACE_ROWS
 from halocline.objects.order import Ordered, key_order, repeats
-from halocline.objects.shelf import FILES_PER_JOB, job_of, object_id
-from halocline.objects.write import encode_data
-from halocline.options import MIB, Options
+from halocline.objects.shelf import FILES_PER_JOB, parse_key
+from halocline.options import MIB
 from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
-from halocline.spark.names import Names, attempt_here
+from halocline.spark.attempts import task_here as spark_task_here
 from halocline.spark.owner import state_of
+from halocline.spark.probe import store_at
 from halocline.store import Objects
 from halocline.txn import Transaction
 from halocline.txn.jobs import start_job
-from halocline.txn.premade import insert_objects, upsert_objects
+from halocline.txn.task_objects import insert, upsert
 
 TASKS: Final = 512
 ORDINALS: Final = 32
 ATTEMPTS: Final = 32
-RANGE_ROWS: Final = 1 << 20
 LEASE_S: Final = 86_400.0
 OBJECT_BYTES: Final = 256 * MIB
 """Rows of so many bytes become an object, however few they are."""
@@ -65,31 +60,20 @@ assert TASKS * ORDINALS * ATTEMPTS <= FILES_PER_JOB
 
 @dataclass(frozen=True)
 class Reserved:
-    """A job for the tasks of one write; plain values, because they travel."""
+    """A job for the tasks of one write, and where the objects are; it travels."""
 
     root: str
-    """Where the objects are."""
-    job: dict[str, Any]
-    object_rows: int
-    row_group_rows: int
-    page_rows: int
+    job: SharedJob
 
     @property
     def node(self) -> JobNode:
-        return JobNode(**self.job)
+        return JobNode(job_id=self.job.job_id, table_id=self.job.table_id)
 
 
-class Made(NamedTuple):
-    """One object that a task has made."""
-
-    number: int
-    key: str
-    stats: bytes
-
-    @property
-    def job(self) -> JobNode:
-        """The job that the task made it for."""
-        return JobNode(job_id=job_of(self.key), table_id=_table_of(self.key))
+def job_of(file: ObjectFile) -> JobNode:
+    """The job that a task has made an object for."""
+    table_id, job_id, _ = parse_key(file.key)
+    return JobNode(job_id=job_id, table_id=table_id)
 
 
 def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
@@ -100,48 +84,34 @@ def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
     if not state.shelf.root or core.committer is None:
         return None
     lease_us = SystemClock().wall_us() + int(LEASE_S * 1e6)
-    rows = tasks * ORDINALS * RANGE_ROWS
+    rows = tasks * ORDINALS * PLACE_ROWS
     job = start_job(core.committer, state, rows=rows, lease_us=lease_us)
-    options = core.options
-    return Reserved(
-        root=state.shelf.root,
-        job=msgspec.to_builtins(job),
-        object_rows=min(options.object_rows, RANGE_ROWS),
-        row_group_rows=options.row_group_rows,
-        page_rows=options.page_rows,
+    shared = SharedJob.of(
+        core.options,
+        table_id=job.table_id,
+        job_id=job.job_id,
+        first_rowid=job.first_rowid,
+        ordinals=ORDINALS,
+        attempts=ATTEMPTS,
     )
+    return Reserved(state.shelf.root, shared)
 
 
 def task_here() -> tuple[int, int] | None:
     """Inside a task: its number, and that of this attempt; None when there are too many tasks."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is None or context.partitionId() >= TASKS:
-        return None
-    return context.partitionId(), attempt_here(ATTEMPTS)
+    task, attempt = spark_task_here(ATTEMPTS)
+    return (task, attempt) if task < TASKS else None
 
 
 class ObjectStage:
     """Takes the rows of one task and makes objects of them."""
 
     def __init__(self, reserved: Reserved, schema: Schema, task: int, attempt: int) -> None:
-        job = reserved.node
         self._schema = schema
-        self._most = reserved.object_rows
-        self._names = Names(
-            reserved.root, job.table_id, job.job_id, attempt=attempt, attempts=ATTEMPTS
-        )
-        self._options = Options(
-            object_rows=reserved.object_rows,
-            row_group_rows=reserved.row_group_rows,
-            page_rows=reserved.page_rows,
-        )
-        self._first_rowid = job.first_rowid
-        self._place = task * ORDINALS
-        self._end = self._place + ORDINALS
+        self._most = reserved.job.object_rows
+        self._writer = reserved.job.writer(store_at(reserved.root), schema, task, attempt)
         self._held: list[pa.Table] = []
-        self.made: list[Made] = []
+        self.made: list[ObjectFile] = []
 
     def add(self, table: pa.Table) -> None:
         """Take canonical rows; DuplicateKeyError when a key comes twice in one object's worth."""
@@ -157,9 +127,9 @@ class ObjectStage:
     @property
     def is_full(self) -> bool:
         """Has this task used up all its names? Rows that come now have to travel."""
-        return self._place >= self._end - 2
+        return self._writer.places_left <= 2
 
-    def finish(self) -> list[Made]:
+    def finish(self) -> list[ObjectFile]:
         """All rows are here."""
         whole = pa.concat_tables(self._held) if self._held else None
         if whole is not None and whole.num_rows:
@@ -168,48 +138,39 @@ class ObjectStage:
 
     def _write(self, table: pa.Table) -> None:
         schema = self._schema
-        assert self._place < self._end, "beyond that are names and RowIDs of others"
         if schema.primary_key:
             table = Ordered(table, key_order(table, schema)).take(0, table.num_rows)
             again = repeats(table, schema)
             if again.num_rows:
                 keys = list(dict.fromkeys(schema.keys_of(again.slice(0, 1000))))
                 raise DuplicateKeyError("", keys[:10], total=len(keys), inside=True)
-        first = self._first_rowid + self._place * RANGE_ROWS
-        rowids = np.arange(first, first + table.num_rows, dtype=np.int64)
-        table = table.append_column(ROWID, pa.array(rowids))
-        data, stats = encode_data(table, schema, options=self._options)
-        number, key = self._names.put(self._place, data)
-        self.made.append(Made(number, key, msgspec.msgpack.encode(stats.to_wire())))
-        self._place += 1
+        self.made.append(self._writer.new_rows(table))
 
 
-def join(txn: Transaction, table: str, made: Iterable[Made]) -> None:
+def join(txn: Transaction, table: str, made: Iterable[ObjectFile]) -> None:
     """Insert the rows of these objects; DuplicateKeyError when a key is taken or comes twice."""
     changes = txn.changes_of(table)
-    insert_objects(changes, _entries(changes.home, made), txn.snapshot)
+    insert(changes, _entries(changes.home, made), txn.snapshot)
 
 
 def join_upsert(
-    txn: Transaction, table: str, made: Iterable[Made], rest: Iterable[pa.RecordBatch]
+    txn: Transaction, table: str, made: Iterable[ObjectFile], rest: Iterable[pa.RecordBatch]
 ) -> None:
     """Upsert the rows of these objects, and the rest; DuplicateKeyError when a key comes twice."""
     changes, core = txn.changes_of(table), txn.core
     entries = _entries(changes.home, made)
     chunks = _chunks(changes.schema, rest, core.options.object_rows)
-    upsert_objects(core.writing, changes, entries, chunks, txn.snapshot)
+    upsert(core.writing, changes, entries, chunks, txn.snapshot)
 
 
-def _entries(home: TableState, made: Iterable[Made]) -> list[ObjectEntry]:
+def _entries(home: TableState, made: Iterable[ObjectFile]) -> list[ObjectEntry]:
     entries = []
     for one in made:
-        if one.job.table_id != home.table_id:
+        if job_of(one).table_id != home.table_id:
             reason = "it is another table now than when the write began"
             raise ConflictError(reason, table=home.entry.name)
         _check_there(home.shelf.objects, one.key)
-        stats = ObjectStats.from_wire(msgspec.msgpack.decode(one.stats, strict=False))
-        number = object_id(one.job.job_id, one.number)
-        entries.append(new_entry(home.table_id, number, one.key, stats))
+        entries.append(new_entry(one))
     return entries
 
 
@@ -223,10 +184,6 @@ def _chunks(schema: Schema, batches: Iterable[pa.RecordBatch], rows_max: int) ->
             waiting = []
     if any(one.num_rows for one in waiting):
         yield schema.table(pa.Table.from_batches(waiting))
-
-
-def _table_of(key: str) -> int:
-    return int(key.partition("/")[0])
 
 
 def _check_there(objects: Objects, key: str) -> None:

@@ -55,6 +55,7 @@ from pyspark_halocline.connect import at_owner, open_to_read
 from pyspark_halocline.objects import (
     ObjectStage,
     Reserved,
+    job_of,
     join,
     join_upsert,
     reserve,
@@ -168,7 +169,8 @@ class _Writer:
 
     def _jobs(self, messages: Sequence[Message]) -> list[JobNode]:
         """The jobs that tasks have made objects for, or could have."""
-        jobs = {one.job.job_id: one.job for message in messages for one in message.made}
+        made = [job_of(one) for message in messages for one in message.made]
+        jobs = {job.job_id: job for job in made}
         if self._reserved is not None:
             jobs[self._reserved.node.job_id] = self._reserved.node
         return list(jobs.values())

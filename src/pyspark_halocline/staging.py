@@ -28,10 +28,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from halocline.checkpoint.staging import FOLDER, end_staged, hold_staged
 from halocline.clock import Clock, SystemClock
 from halocline.errors import CorruptionError, NotFoundError
+from halocline.objects import ObjectFile
 from halocline.options import MIB
 from halocline.schema.ipc import check_own
 from halocline.store import LocalFiles
-from pyspark_halocline.objects import Made, ObjectStage
+from pyspark_halocline.objects import ObjectStage
 
 MESSAGE_BYTES: Final = 4 * MIB
 """Rows of one task that travel in its message; more become objects, or a file."""
@@ -54,7 +55,7 @@ class Message(WriterCommitMessage):
     digest: bytes = b""
     job: str = ""
     """Whose files they are. The process that commits a micro-batch is told so by nobody else."""
-    made: list[Made] = field(default_factory=list)
+    made: list[ObjectFile] = field(default_factory=list)
     """Objects that the task has made of its rows, or of most of them."""
     problem: str = ""
     """What is wrong with the input. The commit says it, once, whichever task found it first."""
@@ -115,7 +116,7 @@ class Stage:
         return Message(rows=self._rows, file=name, digest=digest, made=made, job=self._job)
 
     @property
-    def made(self) -> list[Made]:
+    def made(self) -> list[ObjectFile]:
         """The objects so far, of a task that fails: the commit lets go of them."""
         return [] if self._objects is None else self._objects.made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,12 @@ from pyspark.sql import functions as F
 import halocline as hc
 from halocline import spark as hs
 from halocline.errors import DuplicateKeyError, SchemaError, UnavailableError, UsageError
+from halocline.objects import JobWriter, SharedJob
 from halocline.objects.shelf import FILES_PER_JOB
-from halocline.spark.names import Names, attempt_of
+from halocline.schema.schema import Schema
+from halocline.spark.attempts import attempt_of
 from halocline.spark.task import ATTEMPTS_MIN, ORDINALS_MIN, PARTITIONS_MAX, shares
+from halocline.store import PyarrowObjects
 
 OPTIONS = hc.Options(page_rows=64, object_rows=64, row_group_rows=64, bulk_rows=50)
 
@@ -82,8 +84,7 @@ def test_a_condition_that_fails_on_a_row(spark: Any, db: hc.Database) -> None:
 def test_keys_to_delete_are_checked_before_a_job_starts(
     spark: Any, db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = import_module("halocline.spark.load")  # the room's name for it is the function
-    monkeypatch.setattr(load, "write", lambda *_: pytest.fail("a job started"))
+    monkeypatch.setattr("halocline.spark.job.start", lambda *_: pytest.fail("a job started"))
     with pytest.raises(SchemaError, match="word"):
         hs.delete(spark.sql("select 7 as word"), db, "words")
 
@@ -111,15 +112,23 @@ def test_a_filter_on_columns_that_are_not_shown(spark: Any, db: hc.Database) -> 
 
 def test_a_name_that_another_attempt_has_taken_is_passed_over(tmp_path: Path) -> None:
     """Two attempts of one task that came to the same number, as after a stage was run again."""
-    one, other = (Names(str(tmp_path), 3, 9, attempt=7, attempts=8) for _ in range(2))
-    assert one.put(5, b"one") == (47, "3/9-47.parquet")
-    assert other.put(5, b"other") == (40, "3/9-40.parquet")
-    assert (tmp_path / "3/9-47.parquet").read_bytes() == b"one"
+    rows = pa.table({"id": [1, 2]})
+    schema = Schema.define({"id": int}, "id")
+    job = SharedJob.of(hc.Options(), table_id=3, job_id=9, ordinals=5, attempts=8)
+
+    def attempt() -> JobWriter:
+        return job.writer(PyarrowObjects.open(tmp_path), schema, 1, 7)
+
+    one, other = attempt(), attempt()
+    assert one.new_rows(rows).key == "3/9-47.parquet"
+    before = (tmp_path / "3/9-47.parquet").read_bytes()
+    assert other.new_rows(rows.slice(1)).key == "3/9-40.parquet"
+    assert (tmp_path / "3/9-47.parquet").read_bytes() == before
     for _ in range(6):
-        one.put(5, b"more")
+        attempt().new_rows(rows)
     with pytest.raises(UnavailableError, match="names"):
-        one.put(5, b"too many")
-    assert one.put(6, b"next") == (55, "3/9-55.parquet")
+        attempt().new_rows(rows)
+    assert one.new_rows(rows).key == "3/9-55.parquet"
 
 
 def test_keys_that_come_often_are_named_once(spark: Any, db: hc.Database) -> None:

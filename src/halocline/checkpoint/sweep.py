@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from halocline.log import JOB
-from halocline.objects.shelf import job_of, object_key, root_key
+from halocline.objects.shelf import job_of
 from halocline.rows.system import JobNode, encode_system
 from halocline.store import Objects
 from halocline.store.files import TEMPORARY
@@ -95,12 +95,7 @@ def _judge(
 
 def _job_of(key: str) -> int | None:
     """The job whose file has exactly this key; None when no job can have named it so."""
-    table, slash, name = key.partition("/")
     try:
-        job = job_of(name)
+        return job_of(key)
     except ValueError:
         return None
-    number = int(name.partition("-")[2].partition(".")[0])
-    if not (slash and table.isdecimal()):
-        return None
-    return job if key in (object_key(int(table), job, number), root_key(job)) else None

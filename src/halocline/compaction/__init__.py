@@ -3,7 +3,7 @@
 gather.py   what a planner may know of a table           (stats.py: the form, shape.py: measured)
 plan.py     which objects are rewritten together, pure
 rewrite.py  files of one group -> files                  (merge.py: one sorted stream out of many,
-            runs.py: live rows -> objects, shorten.py: tombstones that are left)
+            runs.py: live rows -> objects)
 run.py      job, rewrite, commit, again                  (runner.py: who rewrites, report.py: what
             was done)
 """

@@ -317,3 +317,29 @@ def rowids_of(table: Any) -> Int64Array:
 def dropper(gone: Int64Array) -> Drop:
     """Membership in a sorted array of RowIDs."""
     return lambda rowids: is_among(rowids, gone)
+
+
+class Dropped:
+    """Drops rows that have ended, and remembers which; `go_on` is asked each time."""
+
+    def __init__(self, go_on: Callable[[], None] = lambda: None) -> None:
+        self._go_on = go_on
+        self._found: list[Int64Array] = []
+
+    def by(self, ended: Int64Array) -> Drop:
+        """Drop the rows in a sorted array of RowIDs."""
+        has_ended = dropper(ended)
+
+        def drop(rowids: Int64Array) -> Mask:
+            self._go_on()
+            gone = has_ended(rowids)
+            if gone.any():
+                self._found.append(rowids[gone])
+            return gone
+
+        return drop
+
+    @property
+    def rowids(self) -> Int64Array:
+        """All that were dropped, ascending."""
+        return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *self._found]))

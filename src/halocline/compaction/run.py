@@ -26,9 +26,9 @@ from threading import Lock, RLock
 from halocline.compaction.gather import Gatherer, is_current
 from halocline.compaction.plan import CompactPolicy, Group, Plan
 from halocline.compaction.report import CompactReport, Done, Left, TableCompaction
-from halocline.compaction.runner import LocalRunner, Runner, Work
+from halocline.compaction.rewrite import Outcome, Work
+from halocline.compaction.runner import LocalRunner, Runner
 from halocline.compaction.shape import Shape, measure
-from halocline.compaction.shorten import Outcome
 from halocline.errors import HaloclineError, UnavailableError
 from halocline.ids import NEVER, ObjectId
 from halocline.rows.reshape import Reshape
@@ -166,7 +166,15 @@ class Compactor:
         go_on()
         job = start_job(committer, state)
         try:
-            work = Work(state=state, tier=tier, ts=ts, job_id=job.job_id, group=group, go_on=go_on)
+            work = Work(
+                state=state,
+                tier=tier,
+                ts=ts,
+                job_id=job.job_id,
+                group=group,
+                options=self._core.options,
+                go_on=go_on,
+            )
             outcome = runner.rewrite(work)
             commit_ts = self._commit(state, outcome, job.job_id, taken(group))
         except BaseException as error:

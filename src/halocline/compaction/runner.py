@@ -8,30 +8,13 @@ Compactor --policy--> how large groups may be      LocalRunner   this process, s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from halocline.compaction.gather import policy_of
 from halocline.compaction.plan import CompactPolicy, Group
-from halocline.compaction.rewrite import Rewriter
-from halocline.compaction.shorten import Outcome
+from halocline.compaction.rewrite import Outcome, Work, rewrite
 from halocline.options import Options
 from halocline.rows.state import TableState
-from halocline.rows.tier import Tier
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One group to be rewritten in the name of a job."""
-
-    state: TableState
-    tier: Tier
-    ts: int
-    """Rows that had ended by this snapshot are dropped."""
-    job_id: int
-    group: Group
-    go_on: Callable[[], None]
-    """To be called now and then; it raises when the work should be broken off."""
 
 
 class Runner(Protocol):
@@ -76,5 +59,4 @@ class LocalRunner:
             self._go_on()
 
     def rewrite(self, work: Work) -> Outcome:
-        rewriter = Rewriter(work.state, work.tier, work.ts, work.job_id, self._options)
-        return rewriter.run(work.group, go_on=work.go_on)
+        return rewrite(work)

@@ -8,12 +8,12 @@ the keys (`split`). Ranges that meet share out the rows, so tasks need not know 
 Where to split is found by looking at a few keys of each object, each time at other places, so that
 objects of the same keys do not all give the same answer.
 
-Not here: which objects (plan.py), tombstones (shorten.py), entries and the commit (run.py).
+Not here: which objects (plan.py), tombstones (rewrite.py), entries and the commit (run.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
@@ -31,9 +31,7 @@ from halocline.compaction.merge import (
     sorted_by,
 )
 from halocline.compaction.plan import Group
-from halocline.objects import ObjectFile, ObjectStats, Reader
-from halocline.objects.write import encode_data
-from halocline.options import Options
+from halocline.objects import JobWriter, ObjectFile, Reader
 from halocline.rows.tier import Tier
 from halocline.schema.schema import Schema
 
@@ -158,14 +156,13 @@ def write_run(
     run: Run,
     reader: Reader,
     schema: Schema,
+    writer: JobWriter,
     *,
-    put: Callable[[bytes], str],
     drop: Drop,
     rows_max: int,
-    options: Options,
     slab_bytes: int = SLAB_BYTES,
-) -> Iterator[tuple[str, ObjectStats]]:
-    """Write the objects of a run, one after the other; `put` stores one and returns its key."""
+) -> Iterator[ObjectFile]:
+    """Write the objects of a run, one after the other."""
     if not run.files:
         return
     # A slab is in memory three times while it is sorted, beside the object that it goes to.
@@ -182,8 +179,7 @@ def write_run(
         slab_bytes=slab_bytes,
     )
     for table in cut(slabs, rows, rows if run.is_whole else rows_max):
-        data, stats = encode_data(table, schema, order=order, options=options)
-        yield put(data), stats
+        yield writer.rows(table, order=order)
 
 
 def cut(slabs: Iterable[Any], rows: int, rows_max: int = 0) -> Iterator[Any]:

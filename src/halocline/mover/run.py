@@ -23,9 +23,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-import pyarrow as pa
-
-from halocline.catalog import ObjectEntry
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.mover.gather import gather_rows, gather_tombstones
@@ -39,9 +36,7 @@ from halocline.mover.plan import (
     share_pressure,
 )
 from halocline.mover.pressure import Pressure
-from halocline.objects import ObjectStats, write_data, write_tombstones
-from halocline.objects.shelf import object_id, object_key
-from halocline.options import Options
+from halocline.objects import JobWriter, ObjectFile
 from halocline.rows.page import FrozenPage
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState
@@ -50,7 +45,7 @@ from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect
 from halocline.txn import Core
-from halocline.txn.jobs import commit_reshapes, end_job, give_up, start_job
+from halocline.txn.jobs import commit_reshapes, give_up, start_job
 
 TRIES: Final = 3
 IDLE_S: Final = 0.5
@@ -68,6 +63,17 @@ class Moved:
     objects: int = 0
     size_bytes: int = 0
     """Of the files."""
+
+    @classmethod
+    def of(cls, files: Sequence[ObjectFile]) -> Moved:
+        """What these files hold."""
+        found = [file.stats for file in files]
+        return cls(
+            rows=sum(stats.rows for stats in found if stats.kind == "data"),
+            tombstones=sum(stats.rows for stats in found if stats.kind == "tombstone"),
+            objects=len(found),
+            size_bytes=sum(stats.size_bytes for stats in found),
+        )
 
     def __add__(self, other: Moved) -> Moved:
         names = [field.name for field in fields(self)]
@@ -190,16 +196,13 @@ class Mover:
         lived = _lives(state)
         job = start_job(self._committer, state)
         try:
-            writer = _Writer(state, job, self._core.options)
-            for one in plan.objects:
-                writer.add_rows(gather_rows(pages, one.ranges, state.schema))
-            if plan.tombstones is not None:
-                writer.add_tombstones(gather_tombstones(state, state.flushed_ts, until_ts, floor))
-            assert writer.moved.rows == _rows_in(pages, ranges), "a row would be lost"
+            files = self._write(state, job, plan, pages, (until_ts, floor))
+            moved = Moved.of(files)
+            assert moved.rows == _rows_in(pages, ranges), "a row would be lost"
             flushed = plan.tombstones is not None or found.tombstones is None
             reshape = Reshape(
                 state.table_id,
-                created=writer.created,
+                created=[new_entry(file, moved=True) for file in files],
                 ranges=ranges,
                 flushed_ts=until_ts if flushed else 0,
                 job_id=job.job_id,
@@ -212,50 +215,32 @@ class Mover:
 
             committed = commit_reshapes(self._committer, [reshape], still=still)
         except BaseException:
-            self._give_up(job)
+            give_up(self._committer, [job])
             raise
         if not committed:
-            self._give_up(job)
+            give_up(self._committer, [job])
             return None
-        return writer.moved
+        return moved
 
-    def _give_up(self, job: JobNode) -> None:
-        """Ends the job; its files will never be committed, and GC may have them."""
-        try:
-            end_job(self._committer, job)
-        except Exception:  # noqa: BLE001 the error that led here is the one to tell
-            self._committer.forgotten.append(job)
-
-
-class _Writer:
-    """The files of one job."""
-
-    def __init__(self, state: TableState, job: JobNode, options: Options) -> None:
-        self._state = state
-        self._job = job
-        self._options = options
-        self.created: list[ObjectEntry] = []
-        self.moved = Moved()
-
-    def add_rows(self, table: pa.Table) -> None:
-        if table.num_rows:
-            self._add(write_data, table)
-            self.moved += Moved(rows=table.num_rows)
-
-    def add_tombstones(self, table: pa.Table) -> None:
-        """Write tombstones into as many objects as it takes."""
-        rows = self._options.object_rows
-        for start in range(0, table.num_rows, rows):
-            self._add(write_tombstones, table.slice(start, rows))
-        self.moved += Moved(tombstones=table.num_rows)
-
-    def _add(self, write: Callable[..., ObjectStats], table: pa.Table) -> None:
-        state, number = self._state, len(self.created)
-        key = object_key(state.table_id, self._job.job_id, number)
-        stats = write(state.shelf.objects, key, table, state.schema, options=self._options)
-        number = object_id(self._job.job_id, number)
-        self.created.append(new_entry(state.table_id, number, key, stats, moved=True))
-        self.moved += Moved(objects=1, size_bytes=stats.size_bytes)
+    def _write(
+        self,
+        state: TableState,
+        job: JobNode,
+        plan: MovePlan,
+        pages: Sequence[FrozenPage],
+        ended: tuple[int, int],
+    ) -> list[ObjectFile]:
+        """Writes the files of a plan; tombstones `ended` up to a commit_ts, but for those that no
+        snapshot from the floor on needs."""
+        schema, shelf = state.schema, state.shelf
+        writer = JobWriter(
+            shelf.objects, schema, self._core.options, table_id=state.table_id, job_id=job.job_id
+        )
+        tables = (gather_rows(pages, one.ranges, schema) for one in plan.objects)
+        files = [writer.rows(table) for table in tables if table.num_rows]
+        if plan.tombstones is not None:
+            files += writer.tombstones(gather_tombstones(state, state.flushed_ts, *ended))
+        return files
 
 
 def _lives(state: TableState) -> bool:

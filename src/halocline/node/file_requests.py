@@ -72,7 +72,7 @@ def put_object(owner: Owner, session: Session, request: PutObject) -> None:
     if not _OBJECTS.fullmatch(request.key):
         raise UsageError(f"{request.key!r} is not the key of an object")
     core = owner.core
-    job, _ = session.job(core, job_of(request.key))
+    job = session.job(core, job_of(request.key))
     if job is None or job.job_id not in core.engine.jobs:
         raise ConflictError("the job that wrote its files is not live any more")
     if request.key.partition("/")[0] != str(job.table_id):

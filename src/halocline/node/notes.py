@@ -42,10 +42,8 @@ class ObjectNotes(Message, frozen=True):
     """What the record does not say of the files that a transaction has written."""
 
     table_id: U63
-    job_id: U63
-    """The job of the transaction itself; 0 when all its files are those of others, with leases."""
-    files: U63
-    """How many names of the job are used up."""
+    jobs: tuple[U63, ...]
+    """Jobs that are over when the transaction is; those with leases are told by their files."""
     successors: tuple[U63, ...]
     """Ids of data objects that hold successors of updated rows; the others hold new rows."""
     blind: BlindNotes | None = None

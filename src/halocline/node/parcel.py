@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
@@ -34,7 +33,7 @@ from halocline.node.limits import Nodes, read_record
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
-from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
+from halocline.objects.shelf import job_in
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.onerow import read_row
 from halocline.rows.reshape import KINDS as OBJECT_NODES
@@ -43,8 +42,8 @@ from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
-from halocline.txn.objectparts import Ending, ObjectParts, file_of
 from halocline.txn.reads import Reads
+from halocline.txn.task_objects import TaskFiles, join
 from halocline.txn.workspace import Part, Single, TableChanges, Workspace
 
 # -- at the sender -------------------------------------------------------------------------------
@@ -77,8 +76,8 @@ def pack_objects(tables: Mapping[int, TableChanges]) -> tuple[ObjectNotes, ...]:
         if parts is not None and (parts or blind):
             ids = tuple(entry.id for entry in parts.successors)
             told = None if blind is None else _pack_blind(changes.schema, blind)
-            job_id = 0 if parts.job is None else parts.job.job_id
-            notes.append(ObjectNotes(table_id, job_id, parts.files, ids, told))
+            jobs = tuple(job.job_id for job in parts.started)
+            notes.append(ObjectNotes(table_id, jobs, ids, told))
     return tuple(notes)
 
 
@@ -259,61 +258,38 @@ def _with_objects(
     if reshape.created and notes is None:
         raise UsageError("a workspace with files comes with notes on them")
     if notes is not None:
-        changes.objects = parts = _objects(core, state, reshape, notes, session)
-        if notes.blind is not None:
-            changes.blind = _blind(parts, notes.blind)
+        _join(core, changes, reshape, notes, session)
     return changes
 
 
-def _objects(
-    core: Core, state: TableState, reshape: Reshape, notes: ObjectNotes, session: Session
-) -> ObjectParts:
-    parts = ObjectParts(state)
-    parts.files = notes.files
-    for job_id in sorted(Reshape(state.table_id, reshape.created, job_id=notes.job_id).jobs - {0}):
-        job, spans = session.job(core, job_id)
+def _join(
+    core: Core, changes: TableChanges, reshape: Reshape, notes: ObjectNotes, session: Session
+) -> None:
+    state, blind = changes.home, notes.blind
+    wanted = {*notes.jobs, *(job_in(entry.id) for entry in reshape.created)}
+    jobs = []
+    for job_id in sorted(wanted):
+        job = session.job(core, job_id)
         if job is None or job_id not in core.engine.jobs or job.table_id != state.table_id:
             reason = "the job that wrote its files is not live any more"
             raise ConflictError(reason, table=state.entry.name)
-        parts.spans += spans
-        if job_id == notes.job_id:
-            parts.job = job
-    data = [entry for entry in reshape.created if entry.kind == "data"]
+        jobs.append(job)
     follow = set(notes.successors)
-    parts.add(
-        inserts=[entry for entry in data if entry.id not in follow],
-        successors=[entry for entry in data if entry.id in follow],
-        endings=[_ending(state, e) for e in reshape.created if e.kind == "tombstone"],
-    )
-    return parts
+    kinds: dict[str, list[ObjectEntry]] = {"data": [], "successor": [], "tombstone": []}
+    for entry in reshape.created:
+        kinds["successor" if entry.id in follow else entry.kind].append(entry)
+    files = TaskFiles(**kinds)
+    if blind is None:
+        join(changes, files, jobs=jobs)
+        return
+    held, absent = (_side_files(state.table_id, wires) for wires in (blind.held, blind.absent))
+    files = TaskFiles(**kinds, held=held, absent=absent)
+    changed = frozenset(_positions(state.schema, blind.changed))
+    join(changes, files, jobs=jobs, blind=blind.mode, changed=changed)
 
 
-def _blind(parts: ObjectParts, notes: BlindNotes) -> Blind:
-    table_id, schema = parts.state.table_id, parts.state.schema
+def _side_files(table_id: int, wires: tuple[Any, ...]) -> list[ObjectEntry]:
     try:
-        absent, held = (
-            [entry_from_wire(table_id, wire) for wire in wires]
-            for wires in (notes.absent, notes.held)
-        )
+        return [entry_from_wire(table_id, wire) for wire in wires]
     except (TypeError, ValueError) as error:
         raise CorruptionError("request", f"a side file makes no sense: {error}") from error
-    changed = frozenset(_positions(schema, notes.changed))
-    return Blind(notes.mode, parts, changed, absent=absent, held=held)
-
-
-def _ending(state: TableState, entry: ObjectEntry) -> Ending:
-    """A tombstone object, read back from its file."""
-    table = state.shelf.reader.read(
-        file_of(entry),
-        tombstone_schema(state.schema),
-        columns=list(state.schema.primary_key),
-        hidden=[ROWID, SUCCESSOR, CHANGED],
-    ).combine_chunks()
-    targets = np.ascontiguousarray(table.column(ROWID).to_numpy())
-    follow = table.column(SUCCESSOR)
-    successors, changed = None, frozenset[int]()
-    if not follow.null_count:
-        successors = np.ascontiguousarray(follow.to_numpy())
-        ids = pc.unique(pc.list_flatten(table.column(CHANGED))).to_pylist()
-        changed = frozenset(_positions(state.schema, tuple(ids)))
-    return Ending(entry, targets, successors, changed)

@@ -37,7 +37,7 @@ class Session:
         self._numbers = numbers
         self.connections = 1
         self._lock = Lock()
-        self._jobs: dict[int, tuple[JobNode, list[tuple[int, int]]]] = {}
+        self._jobs: dict[int, JobNode] = {}
         self._ddls: dict[int, CatalogTxn] = {}
         self._made: dict[int, dict[int, TableEntry]] = {}
         """Tables that each catalog transaction has created, by id."""
@@ -76,26 +76,21 @@ class Session:
             raise _too_many("large transactions")
         job = start_job(core.writing, state, rows=rows, job_id=job_id, lease_us=lease_us)
         with self._lock:
-            spans = self._jobs.get(job.job_id, (job, []))[1]
-            if rows:
-                spans.append((job.first_rowid, job.first_rowid + rows))
-            self._jobs[job.job_id] = (job, spans)
+            self._jobs[job.job_id] = job
         return job
 
-    def job(self, core: Core, job_id: int) -> tuple[JobNode | None, list[tuple[int, int]]]:
-        """A job of this session, and the RowIDs that it has reserved.
+    def job(self, core: Core, job_id: int) -> JobNode | None:
+        """A job of this session.
 
         A job whose lease outlives the session that started it is anybody's who knows its number.
         """
-        job, spans = self._jobs.get(job_id, (None, []))
+        job = self._jobs.get(job_id)
         left = core.engine.jobs.get(job_id) if job is None else None
-        if left is not None and _outlives(left):
-            return left, [(left.first_rowid, left.first_rowid + left.rows)]
-        return job, list(spans)
+        return left if left is not None and _outlives(left) else job
 
     def end_job(self, core: Core, job_id: int) -> None:
         """Given up, or committed: in both cases it is over."""
-        job, _ = self.job(core, job_id)
+        job = self.job(core, job_id)
         with self._lock:
             self._jobs.pop(job_id, None)
         if job is not None:
@@ -157,7 +152,7 @@ class Session:
             self.pin(core, NEVER)
         for number in list(self._ddls):
             self.end_ddl(number)
-        for job_id, (job, _) in list(self._jobs.items()):
+        for job_id, job in list(self._jobs.items()):
             if core is not None and core.committer is not None and not core.closed:
                 if not _outlives(job):
                     self.end_job(core, job_id)

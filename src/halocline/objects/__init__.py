@@ -1,6 +1,7 @@
 """Immutable Parquet objects: write, read, find, and know what is inside without reading.
 
-    write.py      a sorted table -> file + statistics          -> write_data, write_tombstones
+    jobwriter.py  files of a job, whoever writes them          -> JobWriter, SharedJob
+    write.py      a sorted table -> bytes + statistics
     stats.py      what the catalog keeps of a file             -> ObjectStats, ObjectFile
     read.py       verified reading                             -> Reader
     point.py      one key, or many, in one object              -> Finder
@@ -21,21 +22,21 @@ Start with docs/formats/object.md, then write.py and read.py.
 """
 
 from halocline.objects.finder import Finder
+from halocline.objects.jobwriter import JobWriter, SharedJob
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.shelf import Shelf
 from halocline.objects.stats import ObjectFile, ObjectStats
-from halocline.objects.write import write_data, write_tombstones
 from halocline.objects.zonemap import Zonemap
 
 __all__ = [
     "Finder",
+    "JobWriter",
     "ObjectFile",
     "ObjectStats",
     "Pool",
     "Reader",
+    "SharedJob",
     "Shelf",
     "Zonemap",
-    "write_data",
-    "write_tombstones",
 ]

@@ -10,6 +10,7 @@ of a checkpoint are kept under table id 0; its root file ends in `.checkpoint`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from halocline.store.objects import MemoryObjects, Objects
 
 FILES_PER_JOB: Final = 1 << 20
 POOL_BYTES_MIN: Final = 4 * MIB
+_KEY: Final = re.compile(r"([0-9]+)/([0-9]+)-([0-9]+)\.(?:parquet|checkpoint)")
 
 
 class Shelf:
@@ -87,10 +89,14 @@ def job_in(number: int) -> int:
 
 def job_of(key: str) -> int:
     """The job that a file belongs to; ValueError for a name that no job has given."""
-    name = key.rpartition("/")[2]
-    job, dash, rest = name.partition("-")
-    number, _, ending = rest.partition(".")
-    known = ending in ("parquet", "checkpoint")
-    if not (dash and job.isdecimal() and number.isdecimal() and known):
-        raise ValueError(f"{key!r} is not the name of an object")
-    return int(job)
+    return parse_key(key)[1]
+
+
+def parse_key(key: str) -> tuple[int, int, int]:
+    """Table id, job id and number of a file; ValueError for a name that no job has given."""
+    found = _KEY.fullmatch(key)
+    if found is not None:
+        table_id, job_id, number = map(int, found.groups())
+        if key in (object_key(table_id, job_id, number), root_key(job_id)):
+            return table_id, job_id, number
+    raise ValueError(f"{key!r} is not the name of an object")

@@ -108,6 +108,16 @@ class ObjectFile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", (self.key, self.stats.digest))
 
+    def to_wire(self) -> list[Any]:
+        """Plain values, for msgpack."""
+        return [self.key, self.commit_ts, self.stats.to_wire()]
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> ObjectFile:
+        """What `to_wire` wrote; ValueError for statistics that make no sense."""
+        key, commit_ts, stats = wire
+        return cls(key, ObjectStats.from_wire(stats), commit_ts)
+
     @property
     def path(self) -> str:
         """Where a person finds it, from the database's directory on."""

@@ -1,7 +1,6 @@
 """Write one object: a sorted Arrow table becomes a Parquet file and its statistics.
 
     pa.Table --encode_data / encode_tombstones--> bytes, ObjectStats
-             --write_data / write_tombstones----> the same bytes in a store
 
     row group (<= 122,880 rows) = column chunks = pages of one block (<= 8192 rows) each
 
@@ -21,7 +20,7 @@ Invariants
   silently miss rows otherwise.
 - The bytes are a function of table, schema and options: no time, no chance.
 
-Not here: sorting (mover/, compaction/), names of files and their jobs (mover/).
+Not here: sorting (mover/, compaction/), files and their names (jobwriter.py).
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
 from halocline.schema.schema import Column, Schema
 from halocline.schema.types import kind as family
-from halocline.store.objects import Objects
 
 BLOCK_ROWS_MAX: Final = 8192
 BLOCK_BYTES_MAX: Final = 64 * MIB
@@ -64,30 +62,6 @@ GROUP_BYTES_MAX: Final = 512 * MIB
 BLOOM_FALSE_POSITIVES: Final = 0.01
 DICTIONARY_BYTES_MAX: Final = 256 * 1024
 _NO_LIMIT: Final = 1 << 40
-
-
-def write_data(
-    objects: Objects,
-    key: str,
-    table: Any,
-    schema: Schema,
-    *,
-    order: Order = "key",
-    options: Options | None = None,
-) -> ObjectStats:
-    """Put a data object into a store; see `encode_data`."""
-    data, stats = encode_data(table, schema, order=order, options=options)
-    objects.put(key, data)
-    return stats
-
-
-def write_tombstones(
-    objects: Objects, key: str, table: Any, schema: Schema, *, options: Options | None = None
-) -> ObjectStats:
-    """Put a tombstone object into a store; see `encode_tombstones`."""
-    data, stats = encode_tombstones(table, schema, options=options)
-    objects.put(key, data)
-    return stats
 
 
 def encode_data(

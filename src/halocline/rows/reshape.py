@@ -25,7 +25,7 @@ from halocline.errors import CorruptionError
 from halocline.ids import NEVER, ObjectId, TableId
 from halocline.log import OBJ_C, OBJ_D, PAGE_M
 from halocline.objects import ObjectFile, ObjectStats
-from halocline.objects.shelf import job_in
+from halocline.objects.shelf import job_in, object_id, parse_key
 
 VERSION: Final = b"\x01"
 KINDS: Final = frozenset({OBJ_C, OBJ_D, PAGE_M})
@@ -145,9 +145,9 @@ def entry_to_wire(entry: ObjectEntry) -> tuple[Any, ...]:
 
 def entry_from_wire(table_id: int, wire: tuple[Any, ...]) -> ObjectEntry:
     """What `entry_to_wire` wrote; ValueError for statistics that make no sense."""
-    object_id, key, kind, level, moved, low, high, stats = wire
+    number, key, kind, level, moved, low, high, stats = wire
     return ObjectEntry(
-        id=ObjectId(object_id),
+        id=ObjectId(number),
         table_id=TableId(table_id),
         kind=kind,
         level=level,
@@ -158,23 +158,17 @@ def entry_from_wire(table_id: int, wire: tuple[Any, ...]) -> ObjectEntry:
     )
 
 
-def new_entry(
-    table_id: int,
-    object_id: int,
-    key: str,
-    stats: ObjectStats,
-    *,
-    level: int = 1,
-    moved: bool = False,
-) -> ObjectEntry:
+def new_entry(file: ObjectFile, *, level: int = 1, moved: bool = False) -> ObjectEntry:
     """The entry of a file that was just written; the commit stamps it."""
+    stats = file.stats
+    table_id, job_id, number = parse_key(file.key)
     return ObjectEntry(
-        id=ObjectId(object_id),
+        id=ObjectId(object_id(job_id, number)),
         table_id=TableId(table_id),
         kind=stats.kind,
         level=level,
         moved=moved,
         commit_ts_min=NEVER if stats.commit_ts_min is None else stats.commit_ts_min,
         commit_ts_max=NEVER if stats.commit_ts_max is None else stats.commit_ts_max,
-        file=ObjectFile(key, stats),
+        file=file,
     )

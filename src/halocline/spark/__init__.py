@@ -7,6 +7,7 @@
     load.py      load, delete, update                     merge.py   merge, with conditions
     job.py       write jobs, from the driver's side       base.py    the table they meet
     task.py      what an executor does in a write job     probe.py   finding keys there
+    attempts.py  which task, which attempt of it          lines.py   what a task tells the driver
     compact.py   compaction, from the driver's side       rewrite.py what an executor does in it
     maintain.py  all that is owed, again and again        collect.py a job watched, broken off
     workers.py   do executors have the package            files.py   Spark's reader, told exactly

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from halocline.objects import ObjectFile
 from halocline.read.scan import memory_table, take_plan
 from halocline.rows.state import TableState
 from halocline.spark.probe import Base
@@ -30,7 +31,7 @@ def pack_base(state: TableState, snapshot: int) -> Base:
         schema=state.schema.to_wire(),
         snapshot=snapshot,
         objects=tuple(
-            (entry.key, entry.created_at, entry.stats.to_wire()) for entry in plan.objects
+            ObjectFile(entry.key, entry.stats, entry.created_at) for entry in plan.objects
         ),
         dead=np.ascontiguousarray(plan.dead, dtype=np.int64).tobytes(),
         rows=sink.getvalue().to_pybytes(),

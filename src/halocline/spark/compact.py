@@ -19,34 +19,32 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
 from halocline.compaction import CompactPolicy, CompactReport, Group, LocalRunner, Plan, policy_of
 from halocline.compaction.gather import object_rows_of
-from halocline.compaction.rewrite import ended_in
-from halocline.compaction.runner import Work
+from halocline.compaction.rewrite import Outcome, Work, shorten
 from halocline.compaction.runs import Run, runs_of, split
-from halocline.compaction.shorten import Outcome, Shortener, entry_of
-from halocline.errors import CorruptionError, UsageError
-from halocline.objects import ObjectStats
+from halocline.errors import UsageError
+from halocline.objects import SharedJob
+from halocline.objects.shelf import parse_key
 from halocline.options import GIB, MIB, Options
 from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.spark.collect import Progress, collect
+from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
 from halocline.spark.owner import check_here
 from halocline.spark.rewrite import (
+    ATTEMPTS,
     FIRST_OF_DRIVER,
     ORDINALS,
-    REPORT_SQL,
     TASKS_MAX,
     Rewriting,
-    Share,
     run,
 )
 from halocline.spark.session import prepare
@@ -61,7 +59,6 @@ WAVES: Final = 2
 """Tasks per core: one that is slow then holds up a half of the time, not all of it."""
 TASK_OBJECTS_MAX: Final = ORDINALS // 16
 """Objects planned for a task: it may find more rows in its range than a sample of keys said."""
-_OPTIONS: Final = ("object_rows", "row_group_rows", "page_rows")
 
 
 def compact(
@@ -140,52 +137,41 @@ class SparkRunner:
         if self._session is None:
             self._session = start_session()
         check_workers(self._session)
-        return _OnSpark(self._session, self._options, work, self._progress).run()
+        return _OnSpark(self._session, work, self._progress).run()
 
 
 class _OnSpark:
     """One group on Spark."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        options: Options,
-        work: Work,
-        progress: Progress | None,
-    ) -> None:
-        self._session, self._options = session, options
-        self._work, self._progress = work, progress
-        self._rows_max = object_rows_of(work.state, options)
+    def __init__(self, session: SparkSession, work: Work, progress: Progress | None) -> None:
+        self._session, self._work, self._progress = session, work, progress
+        self._rows_max = object_rows_of(work.state, work.options)
         self._runs = runs_of(work.group, work.tier)
-        self._files = [file for run in self._runs for file in run.files]
 
     def run(self) -> Outcome:
         work, outcome = self._work, Outcome()
         rewriting = self._told()
         dropped = self._join(self._collect(rewriting), outcome)
-        outcome.tasks = len(rewriting.shares)
-        outcome.bytes_read = sum(file.stats.size_bytes for file in self._files)
-        shortener = Shortener(
-            work.state, work.tier, work.job_id, self._options, work.go_on, FIRST_OF_DRIVER
-        )
-        shortener.run(work.group, dropped, outcome)
+        outcome.tasks = len(rewriting.runs)
+        shorten(work, work.writer(FIRST_OF_DRIVER), dropped, outcome)
         return outcome
 
     def _told(self) -> Rewriting:
-        work, options = self._work, asdict(self._options)
-        state = work.state
-        dead = ended_in(self._files, state, work.tier, work.ts)
-        places = {file.key: place for place, file in enumerate(self._files)}
+        work, state = self._work, self._work.state
+        dead = work.ended_in([file for run in self._runs for file in run.files])
         return Rewriting(
             root=state.shelf.root,
             schema=state.schema.to_wire(),
-            table_id=state.table_id,
-            job_id=work.job_id,
-            files=tuple((file.key, file.commit_ts, file.stats.to_wire()) for file in self._files),
+            job=SharedJob.of(
+                work.options,
+                table_id=state.table_id,
+                job_id=work.job_id,
+                ordinals=ORDINALS,
+                attempts=ATTEMPTS,
+            ),
             dead=np.ascontiguousarray(dead).tobytes(),
-            shares=tuple(tuple(_share(run, places) for run in task) for task in self._tasks()),
+            runs=tuple(map(tuple, self._tasks())),
             rows_max=self._rows_max,
-            options={name: options[name] for name in _OPTIONS},
         )
 
     def _tasks(self) -> list[list[Run]]:
@@ -214,11 +200,11 @@ class _OnSpark:
     def _collect(self, rewriting: Rewriting) -> list[Any]:
         session, name = self._session, self._work.state.entry.name
         told = session.sparkContext.broadcast(rewriting)
-        count = len(rewriting.shares)
+        count = len(rewriting.runs)
         try:
             numbers = session.range(0, count, 1, count)
             return collect(
-                numbers.mapInArrow(run(told), REPORT_SQL),
+                numbers.mapInArrow(run(told), LINE_SQL),
                 f"compaction of table {name!r}",
                 go_on=self._work.go_on,
                 progress=self._progress,
@@ -226,33 +212,14 @@ class _OnSpark:
         finally:
             told.unpersist()
 
-    def _join(self, rows: Sequence[Any], outcome: Outcome) -> list[Int64Array]:
-        """Entries of what the tasks have written, and the RowIDs that they have dropped."""
-        for row in rows:
-            if row.kind == "damaged":
-                raise CorruptionError(row.text, bytes(row.content).decode())
-        work = self._work
-        for row in sorted(rows, key=lambda row: row.number):
-            if row.kind == "data":
-                wire = msgspec.msgpack.decode(bytes(row.content), strict=False)
-                stats = ObjectStats.from_wire(wire)
-                entry = entry_of(work.state, work.job_id, row.number, stats, work.group.level)
-                outcome.created.append(entry)
-        dropped = [
-            np.frombuffer(bytes(row.content), np.int64) for row in rows if row.kind == "dropped"
-        ]
-        outcome.rows_in = sum(file.stats.rows for file in self._files)
+    def _join(self, lines: Sequence[Any], outcome: Outcome) -> Int64Array:
+        """Note what the tasks have written; the RowIDs that they have dropped, ascending."""
+        check_undamaged(lines)
+        files = [file_in(line) for line in lines if line.kind == "data"]
+        files.sort(key=lambda file: parse_key(file.key))
+        outcome.add_rows(self._runs, files, self._work.group.level)
+        found = [np.frombuffer(line.content, np.int64) for line in lines if line.kind == "dropped"]
+        dropped = np.sort(np.concatenate(found))
         kept = sum(entry.stats.rows for entry in outcome.created)
-        assert kept + sum(map(len, dropped)) == outcome.rows_in, "a row was lost on the way"
+        assert kept + len(dropped) == outcome.rows_in, "a row was lost on the way"
         return dropped
-
-
-def _share(run: Run, places: dict[str, int]) -> Share:
-    return Share(
-        files=tuple(places[file.key] for file in run.files),
-        low=run.low,
-        high=run.high,
-        live_rows=run.live_rows,
-        live_share=run.live_share,
-        size_bytes=run.size_bytes,
-    )

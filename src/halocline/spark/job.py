@@ -2,8 +2,8 @@
 
     DataFrame --range-partition, sort by key--> tasks (task.py) --lines: one per object--> driver
                                                                                             |
-                 one transaction: objects into the workspace, checks against what others    |
-                 committed meanwhile, one commit record  <-----------------------------------'
+                 one transaction: files handed in (txn/task_objects), checks against others |
+                 who committed meanwhile, one commit record  <------------------------------'
 
 What the input is checked against is a snapshot; what others commit while the job runs is looked at
 by the commit, in rounds, so that the commit lock is never held for long. Upsert, ignore and delete
@@ -15,50 +15,33 @@ Not here: what a task does (task.py), which jobs there are (load.py, merge.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
-import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.errors import (
-    CorruptionError,
-    DuplicateKeyError,
-    NotFoundError,
-    SchemaError,
-    UsageError,
-)
-from halocline.objects import ObjectStats
-from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
-from halocline.objects.shelf import object_id
+from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
+from halocline.objects import SharedJob
+from halocline.objects.jobwriter import PLACE_ROWS
 from halocline.rows.reshape import new_entry
-from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.spark.base import ROWS_ALONG_MAX, pack_base
 from halocline.spark.collect import collect
-from halocline.spark.owner import Owner, check_writer, state_of
+from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
+from halocline.spark.owner import Owner, check_writer
 from halocline.spark.session import prepare
-from halocline.spark.task import (
-    LINE_SQL,
-    PARTITIONS_MAX,
-    RANGE_ROWS,
-    Absent,
-    Matched,
-    Task,
-    run,
-    shares,
-)
+from halocline.spark.task import PARTITIONS_MAX, Absent, Matched, Task, run, shares
+from halocline.spark.trouble import told
 from halocline.spark.types import arrow_schema
 from halocline.spark.workers import check_workers
-from halocline.txn import Transaction
-from halocline.txn.blind import Blind, Mode
-from halocline.txn.jobs import start_job
-from halocline.txn.objectparts import Ending, ObjectParts, file_of
+from halocline.txn import Transaction, task_objects
+from halocline.txn.blind import Mode
+from halocline.txn.task_objects import TaskFiles
+from halocline.txn.workspace import TableChanges
 
 PARTITION_BYTES: Final = 192 << 20
 BLIND: Final[dict[tuple[str, str], Mode]] = {
@@ -116,35 +99,41 @@ def check_input(df: object, db: object) -> Owner:
     return owner
 
 
-def write(df: DataFrame, owner: Owner, name: str, spec: Spec, token: Any) -> LoadReport:
-    """Run a job whose input has been checked; one commit, or none."""
-    with owner.begin(token=token) as txn:
-        state = state_of(txn, name)
+def write(
+    df: DataFrame, db: object, name: str, spec_for: Callable[[Schema], Spec], token: Any
+) -> LoadReport:
+    """Run a job in one transaction, for a table of any schema; one commit, or none."""
+    owner = check_input(df, db)
+    _shorten_memory(owner, name)
+    with told(f"a job on {name!r}"), owner.begin(token=token) as txn:
+        changes = txn.changes_of(name)
+        spec = spec_for(changes.schema)
+        spec = replace(spec, columns=columns_of(df, changes.schema, spec))
         if txn.already_committed:
             return LoadReport(table=name, commit_ts=txn.commit_ts, already_committed=True)
-        if not state.shelf.root:
+        if not changes.home.shelf.root:
             raise UsageError("the objects of this database are in memory: Spark cannot write there")
-        state.shelf.check_root()  # tasks find their files by path
-    check_workers(df.sparkSession)
-    if sum(count for _, count in state.pages()) > ROWS_ALONG_MAX:
-        owner.flush(name)  # so that L0 need not travel
-    with owner.begin(token=token) as txn:
+        changes.home.shelf.check_root()  # tasks find their files by path
+        check_workers(df.sparkSession)
         lines = _run(df, owner, txn, name, spec)
-        state.shelf.check_root()  # what they have written is where the commit looks for it
-        report = join(txn, name, spec, lines)
+        changes.home.shelf.check_root()  # what they have written is where the commit looks for it
+        report = join(changes, spec, lines)
         txn.keep_token()
-        blind = txn.changes_of(name).blind
+        blind = changes.blind
     if blind is not None:
         inserted, updated, deleted = blind.counts()
         report = replace(report, inserted=inserted, updated=updated, deleted=deleted)
     return replace(report, commit_ts=txn.commit_ts)
 
 
-def columns_of(
-    df: DataFrame,
-    schema: Schema,
-    spec: Spec,
-) -> tuple[str, ...]:
+def _shorten_memory(owner: Owner, name: str) -> None:
+    """Flush a table that has many rows in L0, before the snapshot: they need not travel then."""
+    state = owner.core.state_of(name, owner.core.newest_ts())
+    if state is not None and sum(count for _, count in state.pages()) > ROWS_ALONG_MAX:
+        owner.flush(name)
+
+
+def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
     """The input's columns in the table's spelling; SchemaError before a long job starts."""
     given: dict[str, str] = {}
     for name in df.columns:
@@ -171,9 +160,9 @@ def columns_of(
 
 def _run(df: DataFrame, owner: Owner, txn: Transaction, name: str, spec: Spec) -> list[Any]:
     """Run the tasks; the lines that they send back."""
-    session, state = df.sparkSession, state_of(txn, name)
-    partitions = _partitions(df)
-    task = start(owner, txn, name, spec, partitions)
+    session, changes = df.sparkSession, txn.changes_of(name)
+    state, partitions = changes.home, _partitions(df)
+    task = start(owner, changes, spec, partitions)
     base = session.sparkContext.broadcast(pack_base(state, txn.snapshot))
     schema = state.schema
     wanted = [_named(df, schema, column) for column in spec.columns]
@@ -187,33 +176,25 @@ def _run(df: DataFrame, owner: Owner, txn: Transaction, name: str, spec: Spec) -
         base.unpersist()
 
 
-def start(owner: Owner, txn: Transaction, name: str, spec: Spec, partitions: int) -> Task:
-    """Log the job, and give the transaction room for its files."""
-    core, state = owner.core, state_of(txn, name)
-    assert core.committer is not None
-    # Without a lease: the job lives in this process, so it is dead as soon as another owns the
-    # database, and what it wrote goes with the next GC.
-    ordinals, attempts = shares(partitions)
-    job = start_job(core.committer, state, rows=partitions * ordinals * RANGE_ROWS)
-    parts = ObjectParts(state)
-    parts.job = job
-    parts.spans.append((job.first_rowid, job.first_rowid + job.rows))
-    txn.changes_of(name).objects = parts
+def start(owner: Owner, changes: TableChanges, spec: Spec, partitions: int) -> Task:
+    """Log the job; what its tasks are told."""
+    core, (ordinals, attempts) = owner.core, shares(partitions)
+    job = task_objects.start(core.writing, changes, rows=partitions * ordinals * PLACE_ROWS)
     return Task(
-        table_id=state.table_id,
-        job_id=job.job_id,
-        first_rowid=job.first_rowid,
+        job=SharedJob.of(
+            core.options,
+            table_id=job.table_id,
+            job_id=job.job_id,
+            first_rowid=job.first_rowid,
+            ordinals=ordinals,
+            attempts=attempts,
+        ),
         matched=spec.matched,
         absent=spec.absent,
         columns=spec.columns,
         blind=spec.blind is not None,
         condition=spec.condition,
         extra=spec.extra,
-        ordinals=ordinals,
-        attempts=attempts,
-        object_rows=core.options.object_rows,
-        row_group_rows=core.options.row_group_rows,
-        page_rows=core.options.page_rows,
     )
 
 
@@ -226,32 +207,24 @@ def _partitions(df: DataFrame) -> int:
     return int(min(PARTITIONS_MAX, max(least, guess)))
 
 
-def join(txn: Transaction, name: str, spec: Spec, lines: Sequence[Any]) -> LoadReport:
-    """Put the files into the transaction's workspace, or say what was wrong with the input."""
-    changes, state = txn.changes_of(name), state_of(txn, name)
-    _complain(state.schema, name, lines)
-    parts = changes.objects
-    assert parts is not None
-    assert parts.job is not None
-    kinds = ("data", "successor", "tombstone", "held", "absent")
-    entries: dict[str, list[ObjectEntry]] = {kind: [] for kind in kinds}
+def join(changes: TableChanges, spec: Spec, lines: Sequence[Any]) -> LoadReport:
+    """Hand the files in to the transaction, or say what was wrong with the input."""
+    schema, name = changes.schema, changes.entry.name
+    _complain(schema, name, lines)
+    files: dict[str, list[ObjectEntry]] = {}
     for line in lines:
-        stats = ObjectStats.from_wire(msgspec.msgpack.decode(line.stats, strict=False))
-        number = object_id(parts.job.job_id, line.number)
-        entries[line.kind].append(new_entry(state.table_id, number, line.key, stats))
-    endings = [_ending(state, entry) for entry in entries["tombstone"]]
-    parts.add(inserts=entries["data"], successors=entries["successor"], endings=endings)
-    if spec.blind is not None:
-        positions = frozenset(map(state.schema.position, spec.columns)) - state.schema.key_set
-        changed = positions if spec.blind == "upsert" else frozenset()
-        held, absent = entries["held"], entries["absent"]
-        changes.blind = Blind(spec.blind, parts, changed, absent=absent, held=held)
-    ended = sum(len(one.targets) for one in endings)
-    joined = [entry for kind in kinds[:3] for entry in entries[kind]]
+        files.setdefault(line.kind, []).append(new_entry(file_in(line)))
+    changed = frozenset[int]()
+    if spec.blind == "upsert":
+        changed = frozenset(map(schema.position, spec.columns)) - schema.key_set
+    task_objects.join(changes, TaskFiles(**files), blind=spec.blind, changed=changed)
+    data, successors, ends = (files.get(kind, []) for kind in ("data", "successor", "tombstone"))
+    joined = [*data, *successors, *ends]
+    ended = sum(entry.stats.rows for entry in ends)
     return LoadReport(
         table=name,
         commit_ts=None,
-        inserted=sum(entry.stats.rows for entry in entries["data"]),
+        inserted=sum(entry.stats.rows for entry in data),
         updated=ended if spec.matched == "update" else 0,
         deleted=ended if spec.matched == "delete" else 0,
         objects=len(joined),
@@ -259,38 +232,17 @@ def join(txn: Transaction, name: str, spec: Spec, lines: Sequence[Any]) -> LoadR
     )
 
 
-def _ending(state: TableState, entry: ObjectEntry) -> Ending:
-    """A tombstone object, as the commit needs it."""
-    table = state.shelf.reader.read(
-        file_of(entry),
-        tombstone_schema(state.schema),
-        columns=[SUCCESSOR, CHANGED],
-        hidden=[ROWID],
-    )
-    targets = np.ascontiguousarray(table.column(ROWID).to_numpy())
-    after = table.column(SUCCESSOR)
-    if after.null_count:
-        return Ending(entry, targets, None, frozenset())
-    ids = set(table.column(CHANGED).slice(0, 1).to_pylist()[0] or ())
-    changed = frozenset(
-        position for position, column in enumerate(state.schema.columns) if column.id in ids
-    )
-    return Ending(entry, targets, np.ascontiguousarray(after.to_numpy()), changed)
-
-
 def _complain(schema: Schema, name: str, lines: Sequence[Any]) -> None:
     """Raise what tasks have reported, if any did: damage first, then what is wrong with rows."""
-    for kind in ("corrupt", "schema", "usage", "repeated", "taken", "missing"):
+    check_undamaged(lines)
+    for kind in ("schema", "usage", "repeated", "taken", "missing"):
         found = [line for line in lines if line.kind == kind]
         if not found:
             continue
-        if kind == "corrupt":
-            raise CorruptionError(found[0].key, bytes(found[0].stats).decode())
-        if kind == "schema":
-            raise SchemaError(found[0].key)
-        if kind == "usage":
-            raise UsageError(found[0].key)
-        named = (key for line in found for key in schema.decode_keys(bytes(line.stats)))
+        if kind in ("schema", "usage"):
+            error = SchemaError if kind == "schema" else UsageError
+            raise error(bytes(found[0].content).decode())
+        named = (key for line in found for key in schema.decode_keys(bytes(line.content)))
         keys = list(dict.fromkeys(named))
         if kind == "missing":
             raise NotFoundError("row", keys[0], hint=f"no such key in table {name!r}")

@@ -9,16 +9,13 @@ Not here: how a job runs (job.py), conditions (merge.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 from pyspark.sql import DataFrame
 
 from halocline.errors import UsageError
-from halocline.spark.job import LoadReport, Spec, check_input, columns_of, write
-from halocline.spark.owner import state_of
+from halocline.spark.job import LoadReport, Spec, write
 from halocline.spark.task import Absent, Matched
-from halocline.spark.trouble import told
 
 OnConflict = Literal["error", "ignore", "upsert"]
 _MATCHED: Final[dict[str, Matched]] = {"error": "error", "ignore": "ignore", "upsert": "update"}
@@ -49,10 +46,4 @@ def update(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:
 def _write(
     df: DataFrame, db: Any, table: str, matched: Matched, absent: Absent, token: Any
 ) -> LoadReport:
-    owner = check_input(df, db)
-    with owner.begin() as txn:
-        schema = state_of(txn, table).schema
-    spec = Spec(matched=matched, absent=absent)
-    with told(f"a job on {table!r}"):
-        spec = replace(spec, columns=columns_of(df, schema, spec))
-        return write(df, owner, table, spec, token)
+    return write(df, db, table, lambda _: Spec(matched=matched, absent=absent), token)

@@ -20,7 +20,6 @@ the input needs them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -29,9 +28,7 @@ from pyspark.sql import DataFrame
 from halocline.errors import SchemaError, UsageError
 from halocline.schema.schema import Schema
 from halocline.spark.condition import check_condition
-from halocline.spark.job import LoadReport, Spec, check_input, columns_of, write
-from halocline.spark.owner import state_of
-from halocline.spark.trouble import told
+from halocline.spark.job import LoadReport, Spec, write
 from halocline.spark.types import arrow_schema
 
 WhenMatched = Literal["update", "delete", "ignore"]
@@ -53,16 +50,14 @@ def merge(
     `condition` is an SQL predicate over `source` and `target` columns; rows that match and do not
     fulfil it stay as they are.
     """
-    owner = check_input(df, db)
     _check_actions(when_matched, when_not_matched, condition)
-    with owner.begin() as txn:
-        schema = state_of(txn, table).schema
-    _check_on(on, schema)
-    bound, extra = _bind(df, schema, condition) if condition is not None else ("", ())
-    spec = Spec(matched=when_matched, absent=when_not_matched, condition=bound, extra=extra)
-    with told(f"a job on {table!r}"):
-        spec = replace(spec, columns=columns_of(df, schema, spec))
-        return write(df, owner, table, spec, token)
+
+    def spec_for(schema: Schema) -> Spec:
+        _check_on(on, schema)
+        bound, extra = _bind(df, schema, condition) if condition is not None else ("", ())
+        return Spec(matched=when_matched, absent=when_not_matched, condition=bound, extra=extra)
+
+    return write(df, db, table, spec_for, token)
 
 
 def _check_actions(matched: str, absent: str, condition: str | None) -> None:

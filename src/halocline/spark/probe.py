@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from halocline.objects import ObjectFile, ObjectStats, Shelf
+from halocline.objects import ObjectFile, Shelf
 from halocline.objects.batch import Int64Array
 from halocline.objects.columns import ROWID
 from halocline.options import MIB
@@ -33,13 +33,13 @@ _shelves: dict[str, Shelf] = {}
 
 @dataclass(frozen=True)
 class Base:
-    """A table at a snapshot, as plain values that travel to executors."""
+    """A table at a snapshot; it travels to executors."""
 
     root: str
     schema: dict[str, Any]
     snapshot: int
-    objects: tuple[tuple[str, int, list[Any]], ...]
-    """Store key, created_at and statistics of each data object."""
+    objects: tuple[ObjectFile, ...]
+    """Data objects; their rows, where they have no commit_ts, have that of the entry."""
     dead: bytes
     """RowIDs that had ended, ascending, as int64."""
     rows: bytes
@@ -70,10 +70,7 @@ class Probe:
         self._shelf = shelf_at(base.root)
         self._finder = self._shelf.finder(schema)
         self._snapshot = base.snapshot
-        self._files = [
-            ObjectFile(key, ObjectStats.from_wire(wire), created_at)
-            for key, created_at, wire in base.objects
-        ]
+        self._files = base.objects
         self._dead = np.frombuffer(base.dead, dtype=np.int64)
         with pa.ipc.open_stream(base.rows) as reader:
             self._rows = reader.read_all()

@@ -2,7 +2,7 @@
 
     batches (Arrow, sorted by key) --up to object_rows--> conform --> probe --> decide --> objects
                                                                        (probe.py)   |
-    one row per object: kind, number, key in the store, statistics <----------------'
+    one line per object: its kind, the file (lines.py) <-----------------------------'
 
 | line      | what it is about                                             | joins the table |
 |-----------|--------------------------------------------------------------|-----------------|
@@ -11,17 +11,11 @@
 | tombstone | the versions that end                                        | yes             |
 | held      | blind: rows, or keys, that the table has and the job ignores, or deletes | no  |
 | absent    | blind: keys to be deleted that the table has not             | no              |
-| schema, usage, repeated, taken, missing, corrupt | something is wrong    | no              |
+| schema, usage, repeated, taken, missing, damaged | something is wrong   | no              |
 
-Each object of a partition has a range of 2^20 RowIDs of its own, by (partition, ordinal); attempts
-of a task reuse it under another file name (names.py), and only the winning attempt's lines reach
-the driver.
-
-    number of a file = (partition * ordinals + ordinal) * attempts + attempt        below 2^20
-
-The fewer partitions a job has, the more objects each may write, and the more attempts have names
-of their own. A task never raises for what a user did wrong: it reports, so that the driver can say
-it in one error, whichever of the tasks found it first.
+Names and RowIDs of the objects come from the job, which its tasks share (objects/jobwriter.py). The
+fewer partitions a job has, the more objects each may write, and the more attempts have names of
+their own.
 
 Nothing here talks to the database: objects are read and written, that is all.
 """
@@ -32,21 +26,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError, SchemaError, UsageError
+from halocline.objects import SharedJob
 from halocline.objects.batch import Int64Array
-from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, key_schema
+from halocline.objects.columns import ROWID, SUCCESSOR, key_schema
+from halocline.objects.jobwriter import tombstone_table
 from halocline.objects.order import same_as_before
 from halocline.objects.shelf import FILES_PER_JOB
-from halocline.objects.write import encode_data, encode_tombstones
-from halocline.options import Options
 from halocline.schema.schema import Schema
+from halocline.spark.attempts import task_here
 from halocline.spark.condition import holds
-from halocline.spark.names import Names, attempt_here
-from halocline.spark.probe import Base, Found, Probe
+from halocline.spark.lines import damage_line, file_line, line
+from halocline.spark.probe import Base, Found, Probe, store_at
 
 Matched = Literal["error", "update", "delete", "ignore"]
 Absent = Literal["error", "insert", "ignore"]
@@ -54,30 +48,15 @@ ORDINALS_MIN: Final = 16
 ORDINALS_MAX: Final = 128
 ATTEMPTS_MIN: Final = 16
 ATTEMPTS_MAX: Final = 256
-RANGE_ROWS: Final = 1 << 20
 PARTITIONS_MAX: Final = FILES_PER_JOB // (ORDINALS_MIN * ATTEMPTS_MIN)
 KEYS_SHOWN: Final = 10
-
-LINE: Final = pa.schema(
-    [
-        pa.field("kind", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("key", pa.string()),
-        pa.field("rows", pa.int64()),
-        pa.field("stats", pa.binary()),
-    ]
-)
-LINE_SQL: Final = "kind string, number bigint, key string, rows bigint, stats binary"
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
 class Task:
     """What all tasks of a job are told; plain values, because they travel."""
 
-    table_id: int
-    job_id: int
-    first_rowid: int
+    job: SharedJob
     matched: Matched
     """What to do with a row whose key the table has."""
     absent: Absent
@@ -88,13 +67,6 @@ class Task:
     """Which of the rows that match are meant; empty: all."""
     extra: tuple[str, ...]
     """Columns of the input that only the condition knows."""
-    ordinals: int
-    """How many objects a partition may write."""
-    attempts: int
-    """How many attempts of a task have names of their own."""
-    object_rows: int
-    row_group_rows: int
-    page_rows: int
 
     @property
     def takes_repeats(self) -> bool:
@@ -115,12 +87,7 @@ def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
     """The function for mapInArrow; `base` is a broadcast `Base`."""
 
     def partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "runs inside a task"
-        attempt = attempt_here(task.attempts)
-        yield from Partition(task, base.value, context.partitionId(), attempt).write(batches)
+        yield from Partition(task, base.value, *task_here(task.job.attempts)).write(batches)
 
     return partition
 
@@ -129,34 +96,25 @@ class Partition:
     """One partition of the input, in one attempt."""
 
     def __init__(self, task: Task, base: Base, number: int, attempt: int) -> None:
-        self._place = number * task.ordinals
-        self._names = Names(
-            base.root, task.table_id, task.job_id, attempt=attempt, attempts=task.attempts
-        )
-        self._ordinal = 0
         self._task = task
-        self._schema = Schema.from_wire(base.schema)
-        self._probe = Probe(base, self._schema)
-        self._options = Options(
-            object_rows=task.object_rows,
-            row_group_rows=task.row_group_rows,
-            page_rows=task.page_rows,
-        )
+        self._schema = schema = Schema.from_wire(base.schema)
+        self._probe = Probe(base, schema)
+        self._writer = task.job.writer(store_at(base.root), schema, number, attempt)
         self._ends: list[pa.Table] = []
         self._last: pa.Table | None = None
         self._repeated = False
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            for chunk in _chunks(batches, self._task.object_rows):
+            for chunk in _chunks(batches, self._task.job.object_rows):
                 yield from self._chunk(chunk)
             yield from self._tombstones()
         except SchemaError as error:
-            yield _line("schema", 0, str(error), 0, b"")
-        except UsageError as error:  # a condition that fails on these rows
-            yield _line("usage", 0, str(error), 0, b"")
+            yield line("schema", 0, str(error).encode())
+        except UsageError as error:  # a condition that fails on these rows, or too many of them
+            yield line("usage", 0, str(error).encode())
         except CorruptionError as error:
-            yield _line("corrupt", 0, error.path, 0, error.reason.encode())
+            yield damage_line(error)
 
     def _chunk(self, chunk: pa.Table) -> Iterator[pa.RecordBatch]:
         schema, task = self._schema, self._task
@@ -243,69 +201,41 @@ class Partition:
         """Rows as an object; `targets` are the versions that they succeed."""
         if not table.num_rows:
             return
-        line, rowids = self._object(kind, table, self._schema)
-        yield line
+        file = self._writer.new_rows(table)
+        yield file_line(kind, file)
         if targets is not None:
-            self._end(table, targets, rowids)
+            first = file.stats.rowid_min
+            self._end(table, targets, np.arange(first, first + len(targets), dtype=np.int64))
 
     def _side(self, kind: str, table: pa.Table) -> Iterator[pa.RecordBatch]:
         """Keys alone, for the driver to find."""
         if table.num_rows:
             keys = table.select(list(self._schema.primary_key))
-            yield self._object(kind, keys, key_schema(self._schema))[0]
-
-    def _object(
-        self, kind: str, table: pa.Table, schema: Schema
-    ) -> tuple[pa.RecordBatch, Int64Array]:
-        place = self._next()
-        first = self._task.first_rowid + place * RANGE_ROWS
-        rowids = np.arange(first, first + table.num_rows, dtype=np.int64)
-        table = table.append_column(ROWID, pa.array(rowids))
-        data, stats = encode_data(table, schema, options=self._options)
-        number, key = self._names.put(place, data)
-        return _line(kind, number, key, table.num_rows, _encode(stats.to_wire())), rowids
+            yield file_line(kind, self._writer.new_rows(keys, key_schema(self._schema)))
 
     def _end(self, keys: pa.Table, targets: Int64Array, successors: Int64Array | None) -> None:
-        if not len(targets):
-            return
-        names = list(self._schema.primary_key)
-        after = pa.nulls(len(targets), pa.int64()) if successors is None else pa.array(successors)
-        table = keys.select(names).append_column(ROWID, pa.array(targets))
-        self._ends.append(table.append_column(SUCCESSOR, after))
+        if len(targets):
+            table = keys.select(list(self._schema.primary_key))
+            table = table.append_column(ROWID, pa.array(targets))
+            after = np.zeros(len(targets), np.int64) if successors is None else successors
+            self._ends.append(table.append_column(SUCCESSOR, pa.array(after)))
 
     def _tombstones(self) -> Iterator[pa.RecordBatch]:
         """The versions that end, by RowID, as tombstone objects."""
         if not self._ends:
             return
         ends = pa.concat_tables(self._ends).sort_by(ROWID)
-        changed = None
+        after, schema = None, self._schema
         if self._task.matched == "update":
-            positions = [self._schema.position(name) for name in self._task.columns]
-            keys = self._schema.key_set
-            changed = list(self._schema.ids_of([p for p in positions if p not in keys]))
-        column = pa.array([changed], HIDDEN[CHANGED].type)
-        for start in range(0, ends.num_rows, self._task.object_rows):
-            part = ends.slice(start, self._task.object_rows)
-            same = column.take(pa.array(np.zeros(part.num_rows, dtype=np.int64)))
-            part = part.append_column(CHANGED, same)
-            data, stats = encode_tombstones(part, self._schema, options=self._options)
-            number, key = self._names.put(self._next(), data)
-            yield _line("tombstone", number, key, part.num_rows, _encode(stats.to_wire()))
-
-    def _next(self) -> int:
-        """The place of the next object among all that the job may write."""
-        ordinal = self._ordinal
-        self._ordinal += 1
-        if ordinal >= self._task.ordinals:
-            raise UsageError(
-                f"a task would have to write more than {self._task.ordinals} objects: "
-                f"split the input by key into several jobs"
-            )
-        return self._place + ordinal
+            after = ends.column(SUCCESSOR).to_numpy()
+        positions = {schema.position(name) for name in self._task.columns} - schema.key_set
+        table = tombstone_table(ends.drop_columns(SUCCESSOR), after, schema.ids_of(positions))
+        for file in self._writer.tombstones(table):
+            yield file_line("tombstone", file)
 
     def _complaint(self, kind: str, rows: pa.Table) -> pa.RecordBatch:
         keys = self._schema.keys_of(rows.slice(0, KEYS_SHOWN))
-        return _line(kind, 0, "", rows.num_rows, self._schema.encode_keys(keys))
+        return line(kind, rows.num_rows, self._schema.encode_keys(keys))
 
 
 def _some(table: pa.Table, places: Int64Array) -> pa.Table:
@@ -328,9 +258,3 @@ def _chunks(batches: Iterator[pa.RecordBatch], rows_max: int) -> Iterator[pa.Tab
                 waiting, held = [], 0
     if held:
         yield pa.Table.from_batches(waiting)
-
-
-def _line(kind: str, number: int, key: str, rows: int, stats: bytes) -> pa.RecordBatch:
-    columns = [[kind], [number], [key], [rows], [stats]]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, LINE, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=LINE)

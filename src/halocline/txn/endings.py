@@ -139,8 +139,7 @@ def rewrite(committer: Committer, changes: TableChanges) -> None:
             after = None if one.successors is None else one.successors[kept]
             with Writer(committer, changes, threads=0) as writer:
                 (again,) = writer.tombstones(table.take(pa.array(kept)), after, one.changed)
-            one.entry, one.targets, one.successors = again.entry, again.targets, after
-            one.dropped.clear()
+            one.replace(again)
         one.stale = False
 
 

@@ -91,12 +91,9 @@ def end_job(committer: Committer, job: JobNode) -> None:
 
 
 def jobs_of(workspaces: Iterable[TableChanges]) -> list[JobNode]:
-    """Jobs that a transaction has started for its objects.
-
-    One with a lease was started before it by somebody else, who may commit again what failed.
-    """
-    jobs = [None if changes.objects is None else changes.objects.job for changes in workspaces]
-    return [job for job in jobs if job is not None and not job.lease_us]
+    """The jobs that are over when their transaction is."""
+    parts = [changes.objects for changes in workspaces]
+    return [job for one in parts if one is not None for job in one.started]
 
 
 def give_up(committer: Committer, jobs: Sequence[JobNode]) -> None:

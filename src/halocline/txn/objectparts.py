@@ -12,15 +12,15 @@ transaction gives it a tombstone of the same commit_ts: it is born dead and nobo
 tombstone can: it is `dropped`, and its file is written again without it before the commit.
 
 Invariants
-- RowIDs in `spans` belong to this transaction alone.
-- A RowID that is not in `spans` stands in at most one ending and is not dropped there, or in none.
+- RowIDs of our rows belong to this transaction alone, and have no gap within an object.
+- Any other RowID stands in at most one ending and is not dropped there, or in none.
 
 Not here: writing the files (bulk.py), the rest of the workspace (workspace.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +28,9 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.objects import ObjectFile
+from halocline.objects import JobWriter, ObjectFile
 from halocline.objects.columns import ROWID
-from halocline.objects.shelf import job_in, object_id, object_key
+from halocline.objects.shelf import job_in
 from halocline.rows.members import is_among
 from halocline.rows.nodes import Delete, Node
 from halocline.rows.page import Int64Array, Mask, Row
@@ -43,27 +43,56 @@ from halocline.rows.tier import Tier
 NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
 
-class Ending:
-    """One tombstone object before its commit: versions that end, ascending, and what follows."""
+class Content(NamedTuple):
+    """What a tombstone object says."""
 
-    __slots__ = ("changed", "dropped", "entry", "stale", "successors", "targets")
+    targets: Int64Array
+    """RowIDs of the versions that end, ascending."""
+    successors: Int64Array | None
+    """RowIDs of the versions that follow; None when the rows are deleted."""
+    changed: frozenset[int]
+    """Positions of the columns that an update wrote."""
+
+
+class Ending:
+    """One tombstone object before its commit: versions that end, and what follows.
+
+    What others have written is read when somebody asks for it, which often nobody does.
+    """
+
+    __slots__ = ("_content", "_read", "dropped", "entry", "stale")
 
     def __init__(
-        self,
-        entry: ObjectEntry,
-        targets: Int64Array,
-        successors: Int64Array | None,
-        changed: frozenset[int],
+        self, entry: ObjectEntry, content: Content | None, read: Callable[[], Content] | None = None
     ) -> None:
         self.entry = entry
-        self.targets = targets
-        self.successors = successors
-        """RowIDs of the versions that follow; None when the rows are deleted."""
-        self.changed = changed
-        """Positions of the columns that an update wrote."""
+        self._content, self._read = content, read
         self.dropped = BitMap()
         self.stale = False
         """True while the file still holds a tombstone that was dropped."""
+
+    @property
+    def content(self) -> Content:
+        if self._content is None:
+            assert self._read is not None
+            self._content = self._read()
+        return self._content
+
+    @property
+    def targets(self) -> Int64Array:
+        return self.content.targets
+
+    @property
+    def successors(self) -> Int64Array | None:
+        return self.content.successors
+
+    @property
+    def changed(self) -> frozenset[int]:
+        return self.content.changed
+
+    def __len__(self) -> int:
+        """How many versions end here."""
+        return self.entry.stats.rows - len(self.dropped)
 
     def find(self, rowid: int) -> int:
         """The place of a version that ends here, -1 when there is none."""
@@ -78,10 +107,15 @@ class Ending:
 
     def kept(self) -> Int64Array:
         """Places that were not dropped."""
-        mask = np.ones(len(self.targets), dtype=np.bool_)
+        mask = np.ones(self.entry.stats.rows, dtype=np.bool_)
         if self.dropped:
             mask[np.fromiter(self.dropped, np.int64, len(self.dropped))] = False
         return np.nonzero(mask)[0]
+
+    def replace(self, other: Ending) -> None:
+        """The file was written again, without what was dropped."""
+        self.entry, self._content = other.entry, other.content
+        self.dropped.clear()
 
 
 class Origin(NamedTuple):
@@ -94,18 +128,28 @@ class Origin(NamedTuple):
 class ObjectParts:
     """Data and tombstone objects of one transaction in one table."""
 
-    __slots__ = ("_tier", "endings", "files", "inserts", "job", "spans", "state", "successors")
+    __slots__ = (
+        "_tier",
+        "endings",
+        "handed_in",
+        "inserts",
+        "job",
+        "state",
+        "successors",
+        "writer",
+    )
 
     def __init__(self, state: TableState) -> None:
         self.state = state
         self.job: JobNode | None = None
-        self.spans: list[tuple[int, int]] = []
-        """start <= RowID < end of the RowIDs that were reserved."""
+        """The transaction's own job; it has one as soon as it writes a file itself."""
+        self.writer: JobWriter | None = None
+        """The writer of that job."""
+        self.handed_in: list[JobNode] = []
+        """Jobs of others whose files have joined; they are over when the transaction is."""
         self.inserts: list[ObjectEntry] = []
         self.successors: list[ObjectEntry] = []
         self.endings: list[Ending] = []
-        self.files = 0
-        """How many names of the job are used up."""
         self._tier = Tier()
 
     def __bool__(self) -> bool:
@@ -117,19 +161,19 @@ class ObjectParts:
         return [*self.inserts, *self.successors]
 
     @property
-    def jobs(self) -> set[int]:
-        """Every job that has written a file of ours: the transaction's own, and those of tasks."""
-        entries = [*self.data, *(one.entry for one in self.endings)]
-        own = () if self.job is None else (self.job.job_id,)
-        return {*own, *(job_in(entry.id) for entry in entries)}
+    def started(self) -> list[JobNode]:
+        """The jobs that are over when the transaction is, whatever becomes of it.
 
-    def next_file(self) -> tuple[int, str]:
-        """Id and store key of the next file of the job."""
-        assert self.job is not None, "files belong to a job"
-        number = self.files
-        self.files += 1
-        job_id = self.job.job_id
-        return object_id(job_id, number), object_key(self.state.table_id, job_id, number)
+        One with a lease was started by somebody else, who may commit again what failed.
+        """
+        mine = [] if self.job is None else [self.job]
+        return [job for job in (*mine, *self.handed_in) if not job.lease_us]
+
+    @property
+    def jobs(self) -> set[int]:
+        """Every job that has to be live at the commit: those above, and those of the files."""
+        entries = [*self.data, *(one.entry for one in self.endings)]
+        return {job.job_id for job in self.started} | {job_in(entry.id) for entry in entries}
 
     def add(
         self,
@@ -156,13 +200,14 @@ class ObjectParts:
     # Reading.
 
     def owns(self, rowid: int) -> bool:
-        return any(start <= rowid < end for start, end in self.spans)
+        """Is it the RowID of a row in one of our objects?"""
+        return any(one.stats.rowid_min <= rowid <= one.stats.rowid_max for one in self.data)
 
     def owned(self, rowids: Int64Array) -> Mask:
         """Which of these RowIDs are rows of ours."""
         mask = np.zeros(len(rowids), dtype=np.bool_)
-        for start, end in self.spans:
-            mask |= (rowids >= start) & (rowids < end)
+        for entry in self.data:
+            mask |= (rowids >= entry.stats.rowid_min) & (rowids <= entry.stats.rowid_max)
         return mask
 
     def find(self, key: Any) -> list[tuple[int, Row]]:
@@ -267,6 +312,9 @@ class ObjectParts:
         shape = state.shape
         nodes: list[Node] = []
         for one in self.endings:
+            low, high = one.entry.stats.rowid_min, one.entry.stats.rowid_max
+            if not any(p.start <= high and p.end > low for p in (*shape.pages, shape.active)):
+                continue
             places = one.kept()
             places = places[resident(shape, one.targets[places])]
             if not len(places):
@@ -284,13 +332,8 @@ class ObjectParts:
 
     def reshape(self, *, truncate: bool = False) -> Reshape:
         """What the commit record says of our objects."""
-        kept = [one.entry for one in self.endings if len(one.targets) > len(one.dropped)]
-        return Reshape(
-            self.state.table_id,
-            created=[*self.data, *kept],
-            truncate=truncate,
-            job_id=0 if self.job is None else self.job.job_id,
-        )
+        kept = [one.entry for one in self.endings if len(one)]
+        return Reshape(self.state.table_id, created=[*self.data, *kept], truncate=truncate)
 
 
 def file_of(entry: ObjectEntry) -> ObjectFile:

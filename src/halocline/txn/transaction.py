@@ -386,8 +386,7 @@ class Transaction:
         if type(own) is tuple and self._commit_single(own):
             return self.commit_ts
         if isinstance(own, Workspace) and (self.already_committed or not own):
-            self._give_up(own.changes.values())
-            self._finish("committed")
+            self._end("committed")
             return self.commit_ts
         try:
             self._check_usable()
@@ -396,14 +395,9 @@ class Transaction:
             self._spill(work)
             self.commit_ts = self._core.commit(work)
         except BaseException:
-            if isinstance(self._own, Workspace):
-                self._give_up(self._own.changes.values())
-            self._finish("failed at commit")
+            self._end("failed at commit")
             raise
-        if jobs_of(work.changes.values()):
-            # Of a table whose changes have cancelled out, nothing was committed.
-            self._give_up(work.changes.values())
-        self._finish("committed")
+        self._end("committed")
         if self.waits and self._core.committer is not None:
             for changes in work.changes.values():
                 if changes.home.owes:
@@ -415,9 +409,7 @@ class Transaction:
         if self._state == "committed":
             raise UsageError("this transaction is already committed")
         if self._state == "open":
-            own = self._own
-            self._give_up(own.changes.values() if isinstance(own, Workspace) else ())
-            self._finish("rolled back")
+            self._end("rolled back")
 
     def _commit_single(self, single: Single) -> bool:
         """Commit one row without detours; False when the general way must decide."""
@@ -447,6 +439,12 @@ class Transaction:
             for changes in work.changes.values():
                 if len(changes.rows) > self._core.options.bulk_rows:
                     spill(committer, changes)
+
+    def _end(self, state: str) -> None:
+        """Jobs end with their transaction: those that the commit record has not ended end here."""
+        own = self._own
+        self._give_up(own.changes.values() if isinstance(own, Workspace) else ())
+        self._finish(state)
 
     def _give_up(self, tables: Iterable[TableChanges]) -> None:
         """Files that were written for nothing: their jobs are over, and GC may have them."""

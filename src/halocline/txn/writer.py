@@ -1,6 +1,6 @@
 """Writer: how a transaction puts rows and tombstones into objects before its commit.
 
-    tables --encode (threads)--> bytes --put, in order--> store --> entries, for the workspace
+    tables --encode (threads)--> bytes --put, in order (JobWriter)--> entries, for the workspace
              '-- RowIDs were reserved by the job, which is in the log before the first file is
 
 Encoding releases the interpreter, so two threads do it at once; files are put from the thread of
@@ -17,28 +17,27 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import UnavailableError
-from halocline.objects import ObjectStats
-from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR
+from halocline.objects import JobWriter
+from halocline.objects.columns import ROWID
+from halocline.objects.jobwriter import EncodedObject, tombstone_table, with_rowids
 from halocline.objects.order import Int64Array, Ordered, cuts
-from halocline.objects.write import encode_data, encode_tombstones
 from halocline.rows.reshape import new_entry
-from halocline.schema.schema import Schema
 from halocline.txn.jobs import start_job
-from halocline.txn.objectparts import Ending, ObjectParts
+from halocline.txn.objectparts import Content, Ending, ObjectParts
 from halocline.txn.workspace import TableChanges
 
 if TYPE_CHECKING:
     from halocline.txn.commit import Committer
 
 THREADS: Final = 2
-Task = Callable[[], tuple[bytes, ObjectStats]]
+Task = Callable[[], EncodedObject]
 
 
 class Writer:
@@ -54,8 +53,8 @@ class Writer:
         """Files that are in the store, in the order they were given."""
         self.options = committer.engine.options
         self._committer = committer
-        self._schema: Schema = changes.schema
-        self._window: deque[Future[tuple[bytes, ObjectStats]]] = deque()
+        self._schema = changes.schema
+        self._window: deque[Future[EncodedObject]] = deque()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
@@ -76,19 +75,16 @@ class Writer:
                 self._pool.shutdown(cancel_futures=True)
 
     def reserve(self, rows: int) -> int:
-        """RowIDs for so many rows; returns the first. Durable when this returns."""
+        """Reserve RowIDs for so many rows; returns the first. Durable when this returns."""
         parts = self.parts
         if parts.job is not None and not rows:
             return 0
         known = 0 if parts.job is None else parts.job.job_id
-        job = start_job(self._committer, parts.state, rows=rows, job_id=known)
-        parts.job = job
-        if rows:
-            parts.spans.append((job.first_rowid, job.first_rowid + rows))
-        return job.first_rowid
+        parts.job = start_job(self._committer, parts.state, rows=rows, job_id=known)
+        return parts.job.first_rowid
 
     def rows(self, table: pa.Table, order: Int64Array | None) -> int:
-        """All rows of a canonical table, in that order, as objects; returns the first RowID."""
+        """Write all rows of a canonical table, in that order; returns the first RowID."""
         first = self.reserve(table.num_rows)
         ordered = Ordered(table, order)
         for start, stop in cuts(table.num_rows, self.options.object_rows, table.nbytes):
@@ -98,26 +94,40 @@ class Writer:
     def tombstones(
         self, table: pa.Table, successors: Int64Array | None, changed: frozenset[int]
     ) -> list[Ending]:
-        """Tombstones of the versions in `_rowid`, ascending, beside which stand their keys."""
+        """Write tombstones of the versions in `_rowid`, ascending, with their keys beside them."""
         self.reserve(0)
         self.drain()
-        done = len(self.entries)
-        pieces = cuts(table.num_rows, self.options.object_rows)
+        done, pieces = len(self.entries), cuts(table.num_rows, self.options.object_rows)
         after = [None if successors is None else successors[a:b] for a, b in pieces]
         parts = [table.slice(start, stop - start) for start, stop in pieces]
+        ids = self._schema.ids_of(changed)
         for part, following in zip(parts, after, strict=True):
-            whole = tombstone_table(part, following, self._schema.ids_of(changed))
-            self._submit(partial(self._encode_tombstones, whole))
+            whole = tombstone_table(part, following, ids)
+            self._submit(partial(self._files.encode_tombstones, whole))
         self.drain()
+        targets = [np.ascontiguousarray(part.column(ROWID).to_numpy()) for part in parts]
         return [
-            Ending(entry, np.ascontiguousarray(part.column(ROWID).to_numpy()), following, changed)
-            for entry, part, following in zip(self.entries[done:], parts, after, strict=True)
+            Ending(entry, Content(ended, following, changed))
+            for entry, ended, following in zip(self.entries[done:], targets, after, strict=True)
         ]
 
     def drain(self) -> None:
         """Wait until everything that was given is in the store."""
         while self._window:
             self._put(self._window.popleft().result())
+
+    @property
+    def _files(self) -> JobWriter:
+        """The writer of the transaction's own job, which goes on from call to call."""
+        parts = self.parts
+        if parts.writer is None:
+            assert parts.job is not None, "files belong to a job"
+            state, job_id = parts.state, parts.job.job_id
+            objects, table_id = state.shelf.objects, state.table_id
+            parts.writer = JobWriter(
+                objects, self._schema, self.options, table_id=table_id, job_id=job_id
+            )
+        return parts.writer
 
     def _submit(self, task: Task) -> None:
         if not self._threads:
@@ -129,44 +139,11 @@ class Writer:
         if len(self._window) > self._threads:
             self._put(self._window.popleft().result())
 
-    def _put(self, encoded: tuple[bytes, ObjectStats]) -> None:
-        data, stats = encoded
-        state = self.parts.state
-        number, key = self.parts.next_file()
+    def _put(self, encoded: EncodedObject) -> None:
         try:
-            state.shelf.objects.put(key, data)
+            self.entries.append(new_entry(self._files.put(encoded)))
         except OSError as error:
-            raise UnavailableError(f"object {key} cannot be written: {error}") from error
-        self.entries.append(new_entry(state.table_id, number, key, stats))
+            raise UnavailableError(f"an object cannot be written: {error}") from error
 
-    def _encode_rows(
-        self, ordered: Ordered, start: int, stop: int, first: int
-    ) -> tuple[bytes, ObjectStats]:
-        part = ordered.take(start, stop)
-        rowids = np.arange(first + start, first + stop, dtype=np.int64)
-        part = part.append_column(ROWID, pa.array(rowids))
-        return encode_data(part, self._schema, options=self.options)
-
-    def _encode_tombstones(self, table: pa.Table) -> tuple[bytes, ObjectStats]:
-        return encode_tombstones(table, self._schema, options=self.options)
-
-
-def tombstone_table(
-    table: pa.Table, successors: Int64Array | None, changed: tuple[int, ...]
-) -> pa.Table:
-    """`_rowid` and key columns, with what follows each version beside them."""
-    count = table.num_rows
-    if successors is None:
-        return table.append_column(SUCCESSOR, pa.nulls(count, pa.int64())).append_column(
-            CHANGED, pa.nulls(count, HIDDEN[CHANGED].type)
-        )
-    return table.append_column(SUCCESSOR, pa.array(successors)).append_column(
-        CHANGED, _repeated_list(changed, count)
-    )
-
-
-def _repeated_list(values: tuple[int, ...], count: int) -> Any:
-    """The same list of column ids, `count` times."""
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(values))
-    items = np.tile(np.array(values, dtype=np.int32), count)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items))
+    def _encode_rows(self, ordered: Ordered, start: int, stop: int, first: int) -> EncodedObject:
+        return self._files.encode_rows(with_rowids(ordered.take(start, stop), first + start))

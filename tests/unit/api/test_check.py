@@ -12,12 +12,13 @@ import pytest
 from halocline import Database
 from halocline.database.check import _Check
 from halocline.ids import NEVER
-from halocline.objects import ObjectFile, write, write_data, write_tombstones
-from halocline.objects.shelf import object_id, object_key
+from halocline.objects import ObjectFile, write
+from halocline.objects.shelf import object_key
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.tier import Tier
 from halocline.store.faulty import FaultyFiles
 from halocline.txn.jobs import commit_reshapes, start_job
+from tests.unit.objects.files import write_data, write_tombstones
 from tests.unit.read.moving import (
     TINY,
     bulk_delete,
@@ -72,7 +73,7 @@ def commit(db: Any, make: Callable[[str], Any], *, moved: bool = False) -> Any:
     state, committer = state_of(db, "t"), committer_of(db)
     job = start_job(committer, state)
     key = object_key(state.table_id, job.job_id, 0)
-    entry = new_entry(state.table_id, object_id(job.job_id, 0), key, make(key), moved=moved)
+    entry = new_entry(ObjectFile(key, make(key)), moved=moved)
     assert commit_reshapes(
         committer, [Reshape(state.table_id, [entry], job_id=job.job_id)], still=lambda: True
     )

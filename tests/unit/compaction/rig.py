@@ -1,7 +1,7 @@
 """Real objects to compact, without a database: random histories, plans carried out, all snapshots.
 
 Tiers (tests/unit/read/rig.py) --commits, moves, bulk objects--> objects
-Compacted.compact --plan, Rewriter, reshape--> better objects
+Compacted.compact --plan, rewrite, reshape--> better objects
 rows_seen(state, ts) --by hand, from shape and tombstones--> what a snapshot sees
 """
 
@@ -15,8 +15,7 @@ import pyarrow as pa
 from halocline.catalog import ObjectEntry
 from halocline.compaction.gather import Gatherer
 from halocline.compaction.plan import CompactPolicy, Plan
-from halocline.compaction.rewrite import Rewriter
-from halocline.compaction.shorten import Outcome
+from halocline.compaction.rewrite import Outcome, Work, rewrite
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.ended import ended_rowids
 from halocline.rows.reshape import Reshape
@@ -91,7 +90,9 @@ class Compacted(Tiers):
     def carry_out(self, group: Any, ts: int, *, meanwhile: Any = None) -> Outcome:
         """One group by the snapshot `ts`; what happens `meanwhile` commits before it."""
         self.job += 1
-        outcome = Rewriter(self.live, self.live.shape.tier, ts, self.job, SMALL).run(group)
+        tier = self.live.shape.tier
+        work = Work(state=self.live, tier=tier, ts=ts, job_id=self.job, group=group, options=SMALL)
+        outcome = rewrite(work)
         if meanwhile is not None:
             meanwhile()
         self.ts += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,11 @@ from halocline.compaction import merge as merging
 from halocline.compaction.merge import dropper, merge, open_cursors, sort_rows
 from halocline.compaction.runs import Run, cut, split, write_run
 from halocline.errors import CorruptionError
-from halocline.objects import ObjectFile, Pool, Reader, write_data
+from halocline.objects import JobWriter, ObjectFile, Pool, Reader
 from halocline.objects.columns import ROWID
 from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
+from tests.unit.objects.files import write_data
 from tests.unit.objects.rig import ORDERS, SMALL, equal, keyed_tables, orders, rows_of
 from tests.unit.schema.pools import same
 
@@ -143,26 +143,12 @@ def test_parts_of_a_run_share_out_the_rows_exactly(
         asked.extend(rowids.tolist())
         return rowids % 7 == 0
 
-    numbers = itertools.count()
-
-    def put(data: bytes) -> str:
-        key = f"1/99-{next(numbers)}.parquet"
-        heap.objects.put(key, data)
-        return key
-
+    writer = JobWriter(heap.objects, schema, SMALL, table_id=1, job_id=99)
     found = []
     for run in runs:
-        for key, stats in write_run(
-            run,
-            heap.reader,
-            schema,
-            put=put,
-            drop=drop,
-            rows_max=16,
-            options=SMALL,
-        ):
-            assert stats.rows <= 16
-            found.append(heap.reader.read(ObjectFile(key, stats), schema))
+        for file in write_run(run, heap.reader, schema, writer, drop=drop, rows_max=16):
+            assert file.stats.rows <= 16
+            found.append(heap.reader.read(file, schema))
     assert sorted(asked) == sorted(table.column(ROWID).to_pylist()), "each row in one part"
     wanted = sort_rows(table, list(schema.primary_key))
     wanted = wanted.filter(pa.array(wanted.column(ROWID).to_numpy() % 7 != 0))

@@ -73,8 +73,8 @@ class Before:
 
     def __init__(self, db: Database, action: Callable[[], Any]) -> None:
         objects = state_of(db, "t").shelf.objects
-        self._put, self._action = objects.put, action
-        objects.put = self  # type: ignore[method-assign]
+        self._put, self._action = objects.put_new, action
+        objects.put_new = self  # type: ignore[method-assign]
 
     def __call__(self, key: str, data: Any) -> None:
         action, self._action = self._action, lambda: None

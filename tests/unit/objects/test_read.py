@@ -18,9 +18,10 @@ from halocline.objects.columns import COMMIT_TS, PK64, ROWID, tombstone_schema
 from halocline.objects.pool import Pool
 from halocline.objects.read import Reader
 from halocline.objects.stats import ObjectFile
-from halocline.objects.write import encode_data, write_data
+from halocline.objects.write import encode_data
 from halocline.schema.schema import Column, Schema
 from halocline.store.objects import MemoryObjects, PyarrowObjects
+from tests.unit.objects.files import write_data
 from tests.unit.objects.rig import KEY, ORDERS, SMALL, Rig, equal, keyed_tables, orders
 from tests.unit.schema.pools import few
 

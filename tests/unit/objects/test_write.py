@@ -23,11 +23,12 @@ from halocline.objects.columns import (
 )
 from halocline.objects.stats import ObjectStats
 from halocline.objects.thrift import read_struct
-from halocline.objects.write import encode_data, encode_tombstones, write_data, write_tombstones
+from halocline.objects.write import encode_data, encode_tombstones
 from halocline.objects.zonemap import zonemap
 from halocline.options import Options
 from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
+from tests.unit.objects.files import write_data, write_tombstones
 from tests.unit.objects.rig import ORDERS, SMALL, footer_of, keyed_tables, orders, plain
 from tests.unit.schema.pools import few
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 from halocline import Database, Options
 from halocline.catalog.entries import ObjectEntry
 from halocline.ids import NEVER
-from halocline.objects import write_data, write_tombstones
+from halocline.objects import ObjectFile
 from halocline.objects.columns import tombstone_columns, tombstone_schema
-from halocline.objects.shelf import object_id, object_key
+from halocline.objects.shelf import object_key
 from halocline.read.locate import locate_many
 from halocline.rows.deletes import Tombstone
 from halocline.rows.reshape import Reshape, new_entry
@@ -29,6 +29,7 @@ from halocline.rows.system import JobNode
 from halocline.rows.trim import trim
 from halocline.txn.commit import Committer
 from halocline.txn.jobs import commit_reshapes, start_job
+from tests.unit.objects.files import write_data, write_tombstones
 
 TINY = Options(
     page_rows=4,
@@ -184,9 +185,7 @@ def _write(
         key = object_key(state.table_id, job.job_id, number)
         part = table.slice(start, TINY.object_rows)
         stats = write_data(state.shelf.objects, key, part, state.schema, options=TINY)
-        identity = object_id(job.job_id, number)
-        entry = new_entry(state.table_id, identity, key, stats, level=level, moved=moved)
-        entries.append(entry)
+        entries.append(new_entry(ObjectFile(key, stats), level=level, moved=moved))
     return entries
 
 
@@ -199,8 +198,7 @@ def _write_tombstones(
         key = object_key(state.table_id, job.job_id, number)
         part = table.slice(start, TINY.object_rows)
         stats = write_tombstones(state.shelf.objects, key, part, state.schema, options=TINY)
-        identity = object_id(job.job_id, number)
-        entries.append(new_entry(state.table_id, identity, key, stats, moved=moved))
+        entries.append(new_entry(ObjectFile(key, stats), moved=moved))
     return entries
 
 

@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
 from halocline.ids import NEVER
-from halocline.objects import ObjectStats, write_data, write_tombstones
+from halocline.objects import ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_columns
-from halocline.objects.shelf import object_id, object_key
+from halocline.objects.shelf import object_key
 from halocline.options import Options
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import trim
+from tests.unit.objects.files import write_data, write_tombstones
 from tests.unit.rows.rig import Story, Version
 
 SMALL = Options(page_rows=4, row_group_rows=8, object_rows=4096)
@@ -134,7 +135,7 @@ class Tiers(Story):
             table = table.append_column(COMMIT_TS, stamps)
         key = object_key(self.live.table_id, self.job, number)
         stats = write_data(self.live.shelf.objects, key, table, self.schema, options=SMALL)
-        return self._entry(stats, key, number, moved=moved)
+        return new_entry(ObjectFile(key, stats), moved=moved)
 
     def _tombstones(self, number: int) -> list[ObjectEntry]:
         """Everything memory holds up to the last timestamp."""
@@ -159,13 +160,7 @@ class Tiers(Story):
         table = pa.table({column.name: columns[column.name] for column in wanted})
         key = object_key(self.live.table_id, self.job, number)
         stats = write_tombstones(self.live.shelf.objects, key, table, self.schema, options=SMALL)
-        return self._entry(stats, key, number, moved=committed)
-
-    def _entry(
-        self, stats: ObjectStats, key: str, number: int, *, moved: bool = False
-    ) -> ObjectEntry:
-        number = object_id(self.job, number)
-        return new_entry(self.live.table_id, number, key, stats, moved=moved)
+        return new_entry(ObjectFile(key, stats), moved=committed)
 
 
 def _split(versions: Any) -> tuple[list[int], list[Any]]:

@@ -17,8 +17,8 @@ from hypothesis import given
 from halocline.catalog import TableEntry
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
-from halocline.objects import Shelf, write_data
-from halocline.objects.shelf import object_id, object_key
+from halocline.objects import ObjectFile, Shelf
+from halocline.objects.shelf import object_key
 from halocline.options import Options
 from halocline.read import mask, words
 from halocline.read.duck import Duck, as_schema
@@ -32,6 +32,7 @@ from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.store.objects import PyarrowObjects
+from tests.unit.objects.files import write_data
 from tests.unit.read.rig import Tiers
 from tests.unit.rows.rig import KEYED, seeds
 from tests.unit.schema.pools import few, same, tables
@@ -315,7 +316,7 @@ def written(schema: Schema, rows: list[tuple[Any, ...]], folder: Path) -> TableS
     key = object_key(7, 1, 0)
     options = Options(page_rows=4, row_group_rows=8)
     stats = write_data(state.shelf.objects, key, table, schema, options=options)
-    state.reshape(Reshape(7, [new_entry(7, object_id(1, 0), key, stats)]), 1)
+    state.reshape(Reshape(7, [new_entry(ObjectFile(key, stats))]), 1)
     return state
 
 

@@ -11,12 +11,13 @@ import pytest
 from halocline.catalog import TableEntry
 from halocline.errors import CorruptionError
 from halocline.ids import ColumnId, TableId
-from halocline.objects import Shelf, write_data
-from halocline.objects.shelf import object_id, object_key
+from halocline.objects import ObjectFile, Shelf
+from halocline.objects.shelf import object_key
 from halocline.rows.reshape import Reshape, decode_reshapes, encode_reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.rows.trim import trim
 from halocline.schema.schema import Column, Schema
+from tests.unit.objects.files import write_data
 
 SCHEMA = Schema(
     columns=(
@@ -60,7 +61,7 @@ def move(state: TableState, start: int, end: int, ts: int) -> Reshape:
     )
     key = object_key(7, 1, 0)
     stats = write_data(state.shelf.objects, key, table, SCHEMA)
-    entry = new_entry(7, object_id(1, 0), key, stats, moved=True)
+    entry = new_entry(ObjectFile(key, stats), moved=True)
     return Reshape(7, created=[entry], ranges=[(start, end)], flushed_ts=ts - 1, job_id=1)
 
 

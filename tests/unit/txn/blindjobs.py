@@ -62,7 +62,8 @@ def begin_job(
     bound = check_condition(condition, rows.schema, schema.arrow)[0] if condition else ""
     columns = schema.primary_key if mode == "delete" and not bound else tuple(rows.column_names)
     spec = Spec(matched=matched, absent=absent, columns=columns, condition=bound)
-    task = start(db, txn, table, spec, 2)
+    changes = txn.changes_of(table)
+    task = start(db, changes, spec, 2)
     base = pack_base(state, txn.snapshot)
     rows = rows.select(list(columns)).sort_by([(name, "ascending") for name in schema.primary_key])
     half = _between_keys(rows, schema)
@@ -70,17 +71,15 @@ def begin_job(
     for number, part in enumerate([rows.slice(0, half), rows.slice(half)]):
         batches = Partition(task, base, number, attempt=number).write(iter(part.to_batches()))
         lines += [Line(**row) for batch in batches for row in batch.to_pylist()]
-    return Job(txn, table, join(txn, table, spec, lines))
+    return Job(txn, table, join(changes, spec, lines))
 
 
 class Line(NamedTuple):
     """What a task says of one object."""
 
     kind: str
-    number: int
-    key: str
     rows: int
-    stats: bytes
+    content: bytes
 
 
 def _between_keys(rows: Any, schema: Any) -> int:

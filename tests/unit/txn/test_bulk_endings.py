@@ -175,7 +175,7 @@ def test_n08_a_move_between_a_delete_and_an_insert_of_the_same_key(db: Any, how:
 def test_a_full_disk_leaves_the_transaction_as_it_was(db: Any) -> None:
     state = moving.state_of(db, "t")
     store = state.shelf.objects
-    real, room = store.put, [2]
+    real, room = store.put_new, [2]
 
     def put(key: str, data: Any) -> None:
         if not room[0]:
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_the_transaction_as_it_was(db: Any) -> None:
     with db.begin() as txn:
         txn.update("t", 3, {"n": 1})
         before = ids_of(txn), nodes_of(txn.changes_of("t"), 1000)
-        store.put = put
+        store.put_new = put
         try:
             for work in (
                 lambda: txn.insert("t", rows(range(200, 300))),
@@ -199,7 +199,7 @@ def test_a_full_disk_leaves_the_transaction_as_it_was(db: Any) -> None:
                 assert caught.value.outcome == "not_committed"
                 assert (ids_of(txn), nodes_of(txn.changes_of("t"), 1000)) == before
         finally:
-            store.put = real
+            store.put_new = real
         assert txn.delete("t", where="id < 30") == 30
     with db.begin() as txn:
         assert ids_of(txn) == [*range(30, 40), *range(100, 120)]

@@ -1,11 +1,18 @@
-"""Objects that others have made become part of a transaction: the tasks of a write, on Spark.
+"""Task objects: the one door through which others hand in files that they have written.
 
-    insert   entries --key columns, an object at a time--> taken? in two of them? --> workspace
-    upsert   entries --key columns, an object at a time--> in two of them? --> the versions that
-             they take the place of --> tombstone objects --> a blind job (blind.py)
+    start    a job for tasks is logged; it ends with the transaction
+    join     what Spark tasks, or another process, have checked already --> workspace
+    insert   data objects --their keys, an object at a time--> taken? in two of them? --> join
+    upsert   data objects --their keys, an object at a time--> in two of them? --> the versions
+             that they take the place of --> tombstone objects --> join
 
-The same checks as for rows that arrive as a stream (bulk.py), for rows that never pass through
-here: of each object only the keys are read, and only to be looked up.
+Rows of these files never pass through here: of each object only the keys are read, and only to be
+looked up. What a transaction writes itself belongs to a job of its own, so no other attempt to
+commit can mean the same file.
+
+A job has one of two policies. Usually whoever commits first wins, and the other fails. A *blind*
+job (blind.py) never fails for what others do to single rows: it decides at its commit. It may do
+nothing else to the table in its transaction.
 
 An object of an upsert holds new rows and successors side by side: its task did not ask which are
 which. To a blind job that brings whole rows they are the same: what others did to a key meanwhile
@@ -15,20 +22,26 @@ decides whether a version ends for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.errors import DuplicateKeyError
-from halocline.objects.columns import ROWID
+from halocline.errors import CorruptionError, DuplicateKeyError
+from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.objects.order import Ordered, key_order, repeats
 from halocline.read.locate import locate_many
 from halocline.rows.page import Int64Array
-from halocline.txn.blind import Blind
+from halocline.rows.state import TableState
+from halocline.rows.system import JobNode
+from halocline.txn.blind import Blind, Mode
 from halocline.txn.bulk import SHOWN
-from halocline.txn.objectparts import ObjectParts, file_of
+from halocline.txn.jobs import start_job
+from halocline.txn.objectparts import Content, Ending, ObjectParts, file_of
 from halocline.txn.taken import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import TableChanges
 from halocline.txn.writer import Writer
@@ -37,22 +50,92 @@ if TYPE_CHECKING:
     from halocline.txn.commit import Committer
 
 
-def insert_objects(changes: TableChanges, entries: Sequence[ObjectEntry], snapshot: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFiles:
+    """Files that a job hands in, by what is in them."""
+
+    data: Sequence[ObjectEntry] = ()
+    """Rows that the table has not."""
+    successor: Sequence[ObjectEntry] = ()
+    """Rows that take the place of others."""
+    tombstone: Sequence[ObjectEntry] = ()
+    """The versions that end."""
+    held: Sequence[ObjectEntry] = ()
+    """Of a blind job: keys that the table has and the job ignores, or deletes. Joins no table."""
+    absent: Sequence[ObjectEntry] = ()
+    """Of a blind job: keys to be deleted that the table has not. Joins no table."""
+
+
+def start(committer: Committer, changes: TableChanges, *, rows: int) -> JobNode:
+    """Log a job for tasks, with RowIDs for so many rows; it is over when the transaction is.
+
+    Without a lease: the job lives in this process, so it is dead as soon as another owns the
+    database, and what it wrote goes with the next GC.
+    """
+    job = start_job(committer, changes.home, rows=rows)
+    _parts(changes).handed_in.append(job)
+    return job
+
+
+def join(
+    changes: TableChanges,
+    files: TaskFiles,
+    *,
+    jobs: Sequence[JobNode] = (),
+    blind: Mode | None = None,
+    changed: frozenset[int] = frozenset(),
+) -> None:
+    """Make files that others have written part of a transaction.
+
+    `jobs` are theirs; those without a lease end with the transaction. `blind` is the policy, None
+    when the first to commit wins; `changed` are the positions of the columns that an upsert writes.
+    """
+    parts = _parts(changes)
+    parts.handed_in += jobs
+    endings = [read_ending(changes.home, entry) for entry in files.tombstone]
+    if blind is None:
+        # A conflict may be looked for under the lock, where no file should be read.
+        endings = [Ending(one.entry, one.content) for one in endings]
+    parts.add(inserts=files.data, successors=files.successor, endings=endings)
+    if blind is not None:
+        changes.blind = Blind(blind, parts, changed, absent=files.absent, held=files.held)
+
+
+def read_ending(state: TableState, entry: ObjectEntry) -> Ending:
+    """A tombstone object that others have written; it is read when somebody asks what is in it."""
+    return Ending(entry, None, partial(_content, state, entry))
+
+
+def _content(state: TableState, entry: ObjectEntry) -> Content:
+    schema, file = state.schema, file_of(entry)
+    table = state.shelf.reader.read(
+        file, tombstone_schema(schema), columns=[SUCCESSOR, CHANGED], hidden=[ROWID]
+    )
+    targets = np.ascontiguousarray(table.column(ROWID).to_numpy())
+    after = table.column(SUCCESSOR)
+    if after.null_count:
+        return Content(targets, None, frozenset())
+    ids = set(pc.unique(pc.list_flatten(table.column(CHANGED))).to_pylist())
+    changed = frozenset(at for at, column in enumerate(schema.columns) if column.id in ids)
+    if len(changed) < len(ids):
+        raise CorruptionError(file.path, "it names a column that the table has not")
+    return Content(targets, np.ascontiguousarray(after.to_numpy()), changed)
+
+
+def insert(changes: TableChanges, entries: Sequence[ObjectEntry], snapshot: int) -> None:
     """Insert the rows of these objects into a table that the transaction has not written yet.
 
     DuplicateKeyError when a key is taken, or stands in two of them; then nothing is kept.
     """
-    assert changes.objects is None, "the first change of its table"
     if changes.schema.primary_key:
         for _, keys in _keys(changes, entries):
             taken = taken_keys(changes, keys, snapshot)
             if taken:
                 raise DuplicateKeyError(changes.entry.name, taken, total=len(taken))
-    changes.objects = _parts(changes, entries)
-    changes.objects.add(inserts=entries)
+    join(changes, TaskFiles(data=entries))
 
 
-def upsert_objects(
+def upsert(
     committer: Committer,
     changes: TableChanges,
     entries: Sequence[ObjectEntry],
@@ -64,10 +147,8 @@ def upsert_objects(
     DuplicateKeyError when a key comes twice. Others never make it fail; in return nothing else of
     this transaction may touch the table.
     """
-    assert changes.objects is None, "the first change of its table"
     assert changes.state is changes.home, "which is not truncated either"
-    schema = changes.schema
-    changes.objects = parts = _parts(changes, entries)
+    schema, parts = changes.schema, _parts(changes)
     with Writer(committer, changes) as writer:
         for table in rest:
             writer.rows(table, _order(changes, table))
@@ -90,12 +171,11 @@ def upsert_objects(
     changes.blind = Blind("upsert", parts, changed)
 
 
-def _parts(changes: TableChanges, entries: Sequence[ObjectEntry]) -> ObjectParts:
-    """Room for these objects. What the transaction writes itself belongs to a job of its own: no
-    other attempt to commit can mean the same file."""
-    parts = ObjectParts(changes.home)
-    parts.spans += [(one.stats.rowid_min, one.stats.rowid_max + 1) for one in entries]
-    return parts
+def _parts(changes: TableChanges) -> ObjectParts:
+    if changes.objects is None:
+        changes.objects = ObjectParts(changes.home)
+    assert not changes.objects, "the first objects of its table"
+    return changes.objects
 
 
 def _order(changes: TableChanges, table: pa.Table) -> Int64Array | None:
