@@ -3,12 +3,15 @@
 # The targets make their own virtual environment and make it again when pyproject.toml changes.
 # PYTHON=python3.12 chooses the interpreter; ARGS="-k commit" is passed on to pytest or the
 # benchmark; EXTRAS names the optional dependencies to install; JOBS is the number of processes that
-# run tests side by side (JOBS=0: in one, which -x and --pdb like better).
+# run tests side by side (JOBS=0: in one, which -x and --pdb like better); SECONDS is how long
+# `make sim` takes, and SEED makes it walk the same way again.
 
 VENV   ?= .venv
 EXTRAS ?= dev,spark
 ARGS   ?=
 JOBS   ?= auto
+SECONDS ?= 1800
+SEED   ?=
 
 comma := ,
 PY    := $(VENV)/bin/python
@@ -18,16 +21,18 @@ PEERS := $(READY)-bench
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench sim clean
+.PHONY: help demo quick test test-more check format bench sim clean
 
 help:
-	@echo "make demo     see it work: transfers, live queries, a crash, recovery, time travel"
-	@echo "make test     run the tests"
-	@echo "make check    lint, formatting, types"
-	@echo "make format   put the code into its format"
-	@echo "make bench    measure against SQLite, DuckDB and Delta; results in build/bench/"
-	@echo "make sim      long seeded runs of crashes, faults and random histories"
-	@echo "make clean    remove what make has made, except $(VENV)"
+	@echo "make demo       see it work: transfers, live queries, a crash, recovery, time travel"
+	@echo "make quick      a sample of the tests, in under 90 s: no Spark, no other processes"
+	@echo "make test       run the tests, in under 15 minutes"
+	@echo "make test-more  run what does not fit into them"
+	@echo "make check      lint, formatting, types"
+	@echo "make format     put the code into its format"
+	@echo "make bench      measure against SQLite, DuckDB and Delta; results in build/bench/"
+	@echo "make sim        seeded crashes, faults and histories for SECONDS=$(SECONDS), SEED=..."
+	@echo "make clean      remove what make has made, except $(VENV)"
 
 $(READY): pyproject.toml tools/setup.sh
 	@tools/setup.sh $(VENV) $(EXTRAS)
@@ -42,8 +47,16 @@ demo: $(READY)
 
 # loadgroup keeps the tests of Spark in one process: one session serves them all. A process that
 # dies (a test hung, see pyproject.toml) is not replaced: pytest-xdist would wait for ever.
+PYTEST = $(PY) -m pytest -q -n $(JOBS) --maxprocesses 6 --dist loadgroup --max-worker-restart 0
+
 test: $(READY)
-	@$(PY) -m pytest -q -n $(JOBS) --maxprocesses 6 --dist loadgroup --max-worker-restart 0 $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-more: $(READY)
+	@$(PYTEST) -m "more and not sim" $(ARGS)
+
+quick: $(READY)
+	@$(PYTEST) --quick tests/unit tests/scenario tests/model tests/test_tidy.py $(ARGS)
 
 check: $(READY)
 	@$(PY) -m ruff check
@@ -58,7 +71,7 @@ bench: $(PEERS)
 	@$(PY) -m bench $(ARGS)
 
 sim: $(READY)
-	@HALOCLINE_SIM=1 $(PY) -m pytest -q -m sim $(ARGS)
+	@$(PY) -m tests.sim.runner --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 clean:
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import cases, machine, measured, report
+from bench import against, cases, machine, measured, report
 from bench.harness import run_case, run_measurement
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
@@ -30,6 +30,9 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     try:
+        if arguments.against:
+            chosen = {"only": arguments.only, "quick": arguments.quick}
+            return against.compare(console, arguments.against, place / "db", OUTPUT, **chosen)
         facts = machine.facts(place)
         lines = _run(console, place, arguments)
     except KeyboardInterrupt:
@@ -71,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains NAME")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a hint only")
     parser.add_argument("--peers-only", action="store_true", help="leave our own side out")
+    parser.add_argument("--against", metavar="REV", help="compare with another revision, in turns")
     parser.add_argument("--dir", type=Path, help="where the databases live (default: build/bench)")
     return parser.parse_args()
 

@@ -8,7 +8,7 @@ The functions are in the files that the imports name; here is how large each of 
 
 from __future__ import annotations
 
-from bench import budget, engine, nodes, sparkcases, tiers
+from bench import budget, engine, nodes, sparkcases, starting, tiers
 from bench.harness import Measurement
 
 
@@ -20,6 +20,12 @@ def measurements(*, quick: bool) -> list[Measurement]:
 def _memory(quick: bool) -> list[Measurement]:
     tails = (2_500, 5_000, 10_000) if quick else (25_000, 50_000, 100_000)
     return [
+        Measurement(
+            name="start",
+            title="Fresh processes: until a first row is in the database",
+            measure=starting.starting,
+            settings={"rounds": 5 if quick else 15},
+        ),
         Measurement(
             name="replay",
             title="Replay at open, single-row commits",

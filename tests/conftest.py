@@ -1,12 +1,13 @@
 """Fixtures that every test may use, and the settings of the two kinds of run.
 
-`make test` is short and the same every time. `make sim` sets HALOCLINE_SIM=1: more examples, new
-ones every time; a failure prints what is needed to see it again.
+`make test` is short and the same every time. `make sim` sets HALOCLINE_SIM=1 and gives each case a
+seed of its own, HALOCLINE_SEED: a failure prints what is needed to see it again (sim/runner.py).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -17,6 +18,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.watchdog import Watchdog
 
 # A shell that starts us in the background ignores Ctrl-C for us, and tests send some.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -41,11 +44,48 @@ settings.register_profile(
 settings.load_profile("sim" if SIM else "test")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--quick`, for `make quick`."""
+    parser.addoption("--quick", action="store_true", help="a few cases of each test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of Spark share a session, so one process runs them all, however many there are."""
     for item in items:
         if SPARK in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
+    if config.getoption("--quick"):
+        kept = sample(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def sample(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Every eighth case of each test, and the first two at least."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {item for some in cases.values() for item in {*some[:2], *some[::8]}}
+
+
+_watchdogs: list[Watchdog] = []
+
+
+def pytest_configure() -> None:
+    """Keep a way to the terminal: from now on pytest catches what goes to stderr."""
+    if not _watchdogs:
+        _watchdogs.append(Watchdog(os.dup(2)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that hangs ends the run."""
+    _watchdogs[0].begin(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _watchdogs[0].end()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -59,6 +99,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def sim() -> bool:
     """True in the long run of `make sim`."""
     return SIM
+
+
+@pytest.fixture
+def fresh_seed() -> int:
+    """A seed that is another one each time; HALOCLINE_SEED=... gives an old one back.
+
+    The case of a test that takes it is one of many: `make sim` runs it again and again.
+    """
+    seed = int(os.environ.get("HALOCLINE_SEED") or secrets.randbits(40))
+    print(f"HALOCLINE_SEED={seed}")
+    return seed
 
 
 @pytest.fixture(scope="session")

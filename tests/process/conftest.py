@@ -1,8 +1,9 @@
-"""One nursery for all tests of this folder."""
+"""What the tests of this folder share: one nursery, and chance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -14,3 +15,9 @@ def nursery() -> Iterator[Nursery]:
     nursery = Nursery()
     yield nursery
     nursery.close()
+
+
+@pytest.fixture
+def chance(fresh_seed: int) -> Random:
+    """Another one each time."""
+    return Random(fresh_seed)

@@ -33,13 +33,6 @@ COUNTS = [1000, pytest.param(10_000, marks=pytest.mark.sim)]
 
 
 @pytest.fixture
-def chance() -> random.Random:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    return random.Random(seed)
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "db")
 

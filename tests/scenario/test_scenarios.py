@@ -33,7 +33,7 @@ ANOMALIES = (
 
 @pytest.mark.parametrize(
     "placement",
-    [*EVERYWHERE, *(pytest.param(one, marks=pytest.mark.sim) for one in RARELY)],
+    [*EVERYWHERE, *(pytest.param(one, marks=pytest.mark.more) for one in RARELY)],
     ids=lambda placement: placement.name,
 )
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

@@ -13,7 +13,6 @@ Equal images are verified once: after a sync there is nothing to lose, so all se
 from __future__ import annotations
 
 import random
-import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -118,11 +117,9 @@ def test_crash_at_every_operation(durability: str) -> None:
 
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", MODES)
-def test_crash_at_every_operation_with_many_seeds(durability: str) -> None:
-    first = secrets.randbelow(1 << 30)
-    print("first seed", first)
-    seeds = range(first, first + 40)
-    print(dict(crash_everywhere(durability, seeds, _lives(durability, first))))
+def test_crash_at_every_operation_with_new_seeds(durability: str, fresh_seed: int) -> None:
+    seeds = range(fresh_seed, fresh_seed + 4)
+    print(dict(crash_everywhere(durability, seeds, _lives(durability, fresh_seed))))
 
 
 # -- crashes inside recovery ---------------------------------------------------------------------
@@ -190,10 +187,9 @@ def test_crash_at_every_operation_of_a_recovery(durability: str) -> None:
 
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", MODES)
-def test_crash_at_every_operation_of_every_recovery(durability: str) -> None:
-    first = secrets.randbelow(1 << 30)
-    print("first seed", first)
-    print(dict(_crash_in_recoveries(durability, each=15, seeds=range(first, first + 5))))
+def test_crash_at_every_operation_of_every_recovery(durability: str, fresh_seed: int) -> None:
+    seeds = range(fresh_seed, fresh_seed + 1)
+    print(dict(_crash_in_recoveries(durability, each=15, seeds=seeds)))
 
 
 def _go_on(life: Life, label: str) -> bool:
@@ -245,10 +241,9 @@ def test_crashes_in_a_row(durability: str, depth: int) -> None:
 @pytest.mark.sim
 @pytest.mark.parametrize("depth", [2, 3, 6])
 @pytest.mark.parametrize("durability", MODES)
-def test_many_crashes_in_a_row(durability: str, depth: int) -> None:
+def test_many_crashes_in_a_row(durability: str, depth: int, fresh_seed: int) -> None:
     lives = _lives(durability)
-    first = secrets.randbelow(1 << 30)
-    for seed in range(first, first + 400):
+    for seed in range(fresh_seed, fresh_seed + 50):
         _fall(durability, depth, seed, lives)
 
 
@@ -321,8 +316,7 @@ def test_crash_with_several_writers(durability: str) -> None:
 
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", MODES)
-def test_crash_with_several_writers_again_and_again(durability: str) -> None:
-    for round_ in range(6):
-        number = 1
-        while _crash_with_writers(durability, number, range(round_ * 5, round_ * 5 + 5)):
-            number += 1
+def test_crash_with_several_writers_again_and_again(durability: str, fresh_seed: int) -> None:
+    number = 1
+    while _crash_with_writers(durability, number, range(fresh_seed, fresh_seed + 5)):
+        number += 1

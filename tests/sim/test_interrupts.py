@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import shutil
 import signal
 import sys
@@ -488,8 +487,8 @@ def test_real_signals_beside_other_writers(memory_path: Path, durability: str) -
 
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", ["sync", "async"])
-def test_real_signals_for_a_long_time(memory_path: Path, durability: str) -> None:
-    _ride_out(memory_path, durability, seconds=60, seed=secrets.randbelow(1 << 30))
+def test_real_signals_for_a_long_time(memory_path: Path, durability: str, fresh_seed: int) -> None:
+    _ride_out(memory_path, durability, seconds=30, seed=fresh_seed)
 
 
 def test_a_timer_that_interrupts_a_loop_of_commits(memory_path: Path) -> None:

@@ -11,7 +11,6 @@ ends the run with a picture of all threads (faulthandler_timeout).
 from __future__ import annotations
 
 import random
-import secrets
 import signal
 import sys
 import time
@@ -185,8 +184,5 @@ def test_ctrl_c_at_any_moment_of_queries_loads_and_upkeep(
 
 @pytest.mark.sim
 @pytest.mark.parametrize("background", [False, True])
-def test_ctrl_c_again_and_again(memory_path: Path, background: bool) -> None:
-    for number in range(20):
-        folder = memory_path / str(number)
-        folder.mkdir()
-        _run(folder, secrets.randbelow(1 << 30), 200, background=background)
+def test_ctrl_c_again_and_again(memory_path: Path, background: bool, fresh_seed: int) -> None:
+    _run(memory_path, fresh_seed, 200, background=background)

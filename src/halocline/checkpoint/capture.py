@@ -44,7 +44,7 @@ class Needs(NamedTuple):
 
     @property
     def oldest(self) -> int:
-        """No record with an older commit_ts is needed by anybody."""
+        """No record with an older commit_ts is needed."""
         return min([self.until + 1, *self.tables.values()])
 
     def since(self, ts: int) -> list[int]:

@@ -13,13 +13,13 @@ the pins. So either the reader has seen the new floor, or we see its pin: then t
 a snapshot that is open, and the bound below it. Everything that is dropped goes by the bound.
 
 Why a crash leaves nothing wrong. The floor is durable before an entry is forgotten, entries are
-forgotten before files go. What a crash leaves is a file that nobody refers to, or an entry that
+forgotten before files go. What a crash leaves is a file that nothing refers to, or an entry that
 ended below the floor and whose file is gone: no reader may ask for it, replay forgets it again
 (`settle`), and the next sweep removes the file.
 
 Invariants
 - Nothing is removed that a snapshot at or above the bound can see, or a live job may commit.
-- A missing file is no error here: somebody was faster, or a crash came between.
+- A missing file is no error here: another sweep was faster, or a crash came between.
 
 Not here: which files a sweep may take (sweep.py), who holds the horizon (horizon.py).
 """

@@ -3,8 +3,8 @@
     horizon = min( what was visible when retention began,
                    oldest open transaction here,  pins of other processes,  named snapshots )
 
-GC raises the floor to the horizon. Whoever holds it is remembered by name, so that the report can
-say why something was kept.
+GC raises the floor to the horizon. Each holder has a name, so that the report can say why something
+was kept.
 
 Not here: raising the floor (gc.py), the pins' files (pins.py).
 """

@@ -4,8 +4,8 @@
     readers   open files of that snapshot, in other processes, for as long as the lease runs
     owner     read_leases: still running -> a pin like any other; over -> the file is removed
 
-A Spark job is planned in a process that ends before the first row is read, and nobody is told when
-the last one has been. So its pin is a small file with an end: the snapshot and the wall clock at
+A Spark job is planned in a process that ends before the first row is read, and it is not told when
+the last row has been. So its pin is a small file with an end: the snapshot and the wall clock at
 which it may be forgotten. Jobs that read the same snapshot at about the same time share one.
 
 A clock that jumps ahead ends leases early; then a reader meets a missing file, never fewer rows.

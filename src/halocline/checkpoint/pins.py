@@ -11,8 +11,8 @@ either the reader learns that its snapshot has expired, or the owner sees the pi
 
 The lock is the operating system's: it goes when the process does, however that ends. The page is
 copied in one piece with a sequence number at both ends and a CRC, like the published position. A
-page that cannot be read although its lock is held belongs to a live process whose snapshots nobody
-knows: it counts as a pin of everything, and so does the page of a reader that is just opening.
+page that cannot be read although its lock is held belongs to a live process whose snapshots are
+unknown: it counts as a pin of everything, and so does the page of a reader that is just opening.
 
 A reader that may not write into the directory has no pin. It reads all the same; when a file it
 needs has been collected, it gets SnapshotExpiredError (see `database/opening.py`).
@@ -23,7 +23,7 @@ needed, and raised when the next is LAG_MAX commits ahead of it. 3 us less for e
 
 Invariants
 - The page never says more than the truth: it is lowered before a snapshot is used and raised after.
-- A pin that is not locked is removed only by whoever holds its lock, so a reader that is about to
+- A pin that is not locked is removed only under its lock, so a reader that is about to
   take the lock never loses its file: it finds out and begins again.
 """
 
@@ -127,7 +127,7 @@ class Pins(dict[int, int]):
     """
 
     def __init__(self, file: PinFile | None) -> None:
-        """Without a file nobody else is told."""
+        """Without a file, other processes do not learn of these pins."""
         super().__init__()
         self._file = file
         self._stays: PinFile | None = file if isinstance(file, PinFile) else None

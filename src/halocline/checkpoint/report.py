@@ -62,7 +62,7 @@ class CheckpointReport:
     """Files written: the root, and object lists of tables that had changed."""
     bytes_written: int
     log_files: int
-    """Log files that nobody needs any more, deleted."""
+    """Log files that were deleted, because they are no longer needed."""
     tail_bytes: int
     """Bytes of log that an opening reads now."""
 

@@ -20,7 +20,7 @@ need log from before the newest checkpoint, so each is flushed once in two inter
 log holds three or four. When the database is closed: if the next opening would read more than a
 64th of that (1 MiB, some thousand commits), or CLOSE_FILES log files, which every opening adds one
 to. Then everything is flushed; below that nothing is, so that opening, changing a row and closing
-again does not leave an object each time. And whenever somebody asks.
+again does not leave an object each time. And whenever `db.checkpoint()` asks.
 
 Not here: the mover (mover/); opening from a checkpoint (load.py, restore.py).
 """

@@ -7,10 +7,10 @@
     task    lease --> files --> its message          commit    lease --> reads the files --> end
     owner   GC: files of jobs without a lease that runs; the leases go first
 
-A staged file is no object: no table refers to it and no snapshot needs it. Whoever needs one that
-is gone fails as a whole and is run again, so a lease that ends too early costs work, never rows.
-Nobody who writes such files is sure to see the end of the job, hence leases: each task that stages
-something takes one, and the commit another.
+A staged file is no object: no table refers to it and no snapshot needs it. A job that needs one
+that is gone fails as a whole and is run again, so a lease that ends too early costs work, never
+rows. No process that writes such files is sure to see the end of the job, hence leases: each task
+that stages something takes one, and the commit another.
 
 Why nothing is taken from a job that runs. Its lease is there before its first file. We list files
 first and leases afterwards: a file that was listed had a lease then, and it is still there unless

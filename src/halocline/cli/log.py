@@ -78,8 +78,8 @@ def _tell(part: FileHeader | Found | Trouble | End) -> Told:
         return _tell_entry(part.entry) | {"file": path_of(part.number), "offset": part.offset}
     if isinstance(part, Trouble):
         return {"trouble": part.why, "file": part.path, "offset": part.offset}
-    place = {"file": part.path, "offset": part.offset, "last_order": part.order}
-    return {"end": part.kind, **place, "why": part.why}
+    where = {"file": part.path, "offset": part.offset, "last_order": part.order}
+    return {"end": part.kind, **where, "why": part.why}
 
 
 def _tell_entry(entry: Entry) -> Told:

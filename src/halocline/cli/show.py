@@ -8,7 +8,6 @@ Where nobody looks (a file, a pipe) there are lines only.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -41,12 +40,7 @@ class Show:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def __call__(self, news: News) -> None:

@@ -3,11 +3,11 @@
     object 1  [a..f][f..k][k..p]          each cursor reads some blocks at once
     object 2  [b..d][d..r]                and knows the first key of the next one
                     |
-         bound = lowest first key that nobody has read yet
+         bound = lowest first key that is not read yet
                     |
     slab = all rows below the bound, sorted by key, then RowID
 
-The cursor that holds everybody up is read next. A cursor can therefore have at most one piece that
+The cursor that holds the others up is read next. A cursor can therefore have at most one piece that
 lies above the bound, so memory holds a slab and a piece for each object, whatever they weigh
 together. Rows that are not wanted any more are dropped before they are held. What is left over by
 one slab must grow by a quarter before the next is tried: many objects would otherwise be asked

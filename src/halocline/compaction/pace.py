@@ -2,7 +2,7 @@
 
     every half second --> step: too early? nothing new? --> plan --> one group --> rest as long
 
-A database that nobody compacts must stay healthy, and one that is busy must not notice. So a step
+A database must stay healthy without calls of `compact`, and a busy one must not notice. So a step
 rewrites one group at most and then rests for as long as that took; after a plan that found nothing
 it rests ten times as long as planning took. Tables whose objects and tombstones are what they were
 when nothing was owed are not planned for at all.

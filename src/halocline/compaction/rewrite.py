@@ -4,7 +4,7 @@
     tombstone objects ----------- less the rows that were dropped ---> tombstone objects
 
 A version is dropped iff it ended at or before the job's snapshot. Snapshots older than the commit
-of the job go on reading the inputs, so nobody misses it; and since every row of the inputs had
+of the job go on reading the inputs, so no reader misses it; and since every row of the inputs had
 committed by the job's snapshot, no key has two rows in what is left: cutting anywhere is cutting
 between keys.
 

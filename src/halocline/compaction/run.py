@@ -68,8 +68,8 @@ class Compactor:
     ) -> CompactReport:
         """Bring tables into shape, as far as the runner can; this process, unless one is given.
 
-        Waits for a group that the background has begun: whoever asks wants the result. With `plan`
-        exactly its groups are carried out, once.
+        Waits for a group that the background has begun, because the caller wants the result. With
+        `plan` exactly its groups are carried out, once.
         """
         done: list[TableCompaction] = []
         trouble: HaloclineError | None = None

@@ -141,9 +141,9 @@ class _Check:
         first = (*self.shape.pages, self.shape.active)[0].start
         pairs = [(rowid, one[1], one[3]) for rowid, one in deletes.ended.copy().items() if one[1]]
         for run in deletes.runs:
-            places = np.flatnonzero(run.successors >= first)
-            keys = [run.keys[place] for place in places.tolist()]
-            numbers = (run.rowids[places].tolist(), run.successors[places].tolist(), keys)
+            indexes = np.flatnonzero(run.successors >= first)
+            keys = [run.keys[index] for index in indexes.tolist()]
+            numbers = (run.rowids[indexes].tolist(), run.successors[indexes].tolist(), keys)
             pairs += zip(*numbers, strict=True)
         for rowid, successor, key in pairs:
             row = state.row(successor)
@@ -235,18 +235,18 @@ class _Check:
         """Some tombstones against all rows, by RowID, that there are in this window."""
         targets, stamps = rowids_of(named), named.column(COMMIT_TS).to_numpy()
         existing = rowids_of(rows)
-        places = np.searchsorted(existing, targets)
-        places[places == len(existing)] = 0
-        found = existing[places] == targets if len(existing) else np.zeros(len(targets), np.bool_)
+        indexes = np.searchsorted(existing, targets)
+        indexes[indexes == len(existing)] = 0
+        found = existing[indexes] == targets if len(existing) else np.zeros(len(targets), np.bool_)
         lost = ~found & (stamps > self.engine.floor) & ~np.isin(stamps, self.bulk)
         for first, last in self.hidden:
             lost &= (targets < first) | (targets > last)
         yield from _shown(name, "ends a row that is nowhere", targets[lost])
-        began = rows.column(COMMIT_TS).to_numpy()[places[found]]
+        began = rows.column(COMMIT_TS).to_numpy()[indexes[found]]
         young = began > stamps[found]
         yield from _shown(name, "ends a row before it began", targets[found][young])
         if self.keys and set(self.keys) <= set(named.column_names) and found.any():
-            theirs = key_bytes(rows.take(pa.array(places[found])), self.keys)
+            theirs = key_bytes(rows.take(pa.array(indexes[found])), self.keys)
             ours = key_bytes(named.filter(pa.array(found)), self.keys)
             other = pc.not_equal(theirs, ours).to_numpy(zero_copy_only=False)
             yield from _shown(name, "ends a row of another key", targets[found][other])
@@ -296,10 +296,10 @@ class _Check:
             column = slab.column(name).combine_chunks()
             same &= pc.equal(column[:-1], column[1:]).to_numpy(zero_copy_only=False)
         rowids = rowids_of(slab)
-        for place in np.flatnonzero(same)[:SHOWN_MAX].tolist():
-            key = tuple(_values(slab.column(name).slice(place, 1))[0] for name in self.keys)
+        for index in np.flatnonzero(same)[:SHOWN_MAX].tolist():
+            key = tuple(_values(slab.column(name).slice(index, 1))[0] for name in self.keys)
             shown = key[0] if len(key) == 1 else key
-            twins = f"RowIDs {rowids[place]} and {rowids[place + 1]}"
+            twins = f"RowIDs {rowids[index]} and {rowids[index + 1]}"
             yield f"key {shown!r} is live twice: {twins}"
 
 
@@ -336,11 +336,11 @@ def _by_rowid(tables: Sequence[Any]) -> Any:
 def _overlaps(parts: Sequence[_Part], tables: Sequence[Any]) -> Iterator[str]:
     """No RowID is in two places that count."""
     pairs = zip(parts, tables, strict=True)
-    places = [(part.name, rowids_of(table)) for part, table in pairs if part.counts]
-    ranked = np.sort(np.concatenate([_NONE, *(rowids for _, rowids in places)]))
+    homes_of = [(part.name, rowids_of(table)) for part, table in pairs if part.counts]
+    ranked = np.sort(np.concatenate([_NONE, *(rowids for _, rowids in homes_of)]))
     twice = np.unique(ranked[1:][ranked[1:] == ranked[:-1]])
     for rowid in twice[:SHOWN_MAX].tolist():
-        homes = [name for name, rowids in places if rowid in rowids]
+        homes = [name for name, rowids in homes_of if rowid in rowids]
         yield f"RowID {rowid} is in {' and in '.join(homes)}"
 
 

@@ -272,8 +272,8 @@ def reasons(
     }
     objects: dict[tuple[CompactReason, bool], set[ObjectId]] = {}
     for group in plan.owed:
-        place = (group.reason, group.size_bytes > local_bytes)
-        objects.setdefault(place, set()).update(group.inputs, group.tombstones)
+        bucket = (group.reason, group.size_bytes > local_bytes)
+        objects.setdefault(bucket, set()).update(group.inputs, group.tombstones)
     return [
         f"{words[reason]} ({len(objects[reason, large])} objects, "
         f"{_size(sum(sizes[id] for id in objects[reason, large]))})"

@@ -97,13 +97,13 @@ def _singles(state: TableState, after_ts: int, until_ts: int) -> TombstoneRun:
 def _kept(run: TombstoneRun, mask: Mask) -> TombstoneRun:
     if mask.all():
         return run
-    places = np.nonzero(mask)[0].tolist()
+    indexes = np.nonzero(mask)[0].tolist()
     return TombstoneRun(
         run.rowids[mask],
         run.stamps[mask],
-        keys=[run.keys[place] for place in places],
+        keys=[run.keys[index] for index in indexes],
         successors=run.successors[mask],
-        changed=[run.changed[place] for place in places],
+        changed=[run.changed[index] for index in indexes],
     )
 
 

@@ -95,10 +95,10 @@ def _tombstones(
     flushed = state.flushed_ts
     # list() of a dict view copies without giving up the interpreter; it is in commit order.
     singles = list(state.deletes.ended.values())
-    place = bisect_right(singles, flushed, key=itemgetter(0))
-    count = len(singles) - place
+    first = bisect_right(singles, flushed, key=itemgetter(0))
+    count = len(singles) - first
     size = count * TOMBSTONE_BYTES
-    oldest = singles[place][0] if count else NEVER
+    oldest = singles[first][0] if count else NEVER
     for run in state.deletes.runs:
         fresh = run.stamps[run.stamps > flushed] if run.ts_min <= flushed else run.stamps
         if len(fresh):

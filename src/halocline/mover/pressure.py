@@ -4,8 +4,8 @@
                                                     |                                  ^
                                                     '--wakes--> mover --rows moved--> ease
 
-Nobody pays per row. A commit that closes a page, or brings a batch, measures its table when it has
-been acknowledged; the mover looks by itself as well, ten times a second while somebody writes, as a
+No commit pays per row. One that closes a page, or brings a batch, measures its table when it has
+been acknowledged; the mover looks by itself as well, ten times a second while rows arrive, as a
 page of wide rows can be large. Only when memory is short do all commits to a table come here.
 
 The wait is outside every lock and has a bound: a moment that grows with the excess, and the time
@@ -49,7 +49,7 @@ class Pressure:
         self._measured_at = 0.0
         self.budget_bytes = budget_bytes
         self.wake: Callable[[], None] | None = None
-        """Wakes the mover; None while there is nobody to wait for."""
+        """Wakes the mover; None while there is no mover to wait for."""
 
     @property
     def used_bytes(self) -> int:

@@ -50,7 +50,7 @@ from halocline.txn.jobs import commit_reshapes, give_up, start_job
 TRIES: Final = 3
 IDLE_S: Final = 0.5
 BUSY_S: Final = 0.1
-"""How often L0 is measured while somebody writes, and for a while after."""
+"""How often L0 is measured while rows are written, and for a while after."""
 BUSY_FOR_S: Final = 2.0
 
 

@@ -26,7 +26,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Thread
-from types import TracebackType
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -142,12 +141,7 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _unpack(self, part: _Part) -> None:

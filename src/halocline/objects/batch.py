@@ -88,21 +88,21 @@ class KeyBatch:
             return np.searchsorted(self.ints, _to_ints(keys), "right")
         return np.array([bisect_right(self.keys, key) for key in keys], np.int64)
 
-    def positions(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The caller's rows that hold these keys, and for each the index into `places`."""
-        counts = self._starts[places + 1] - self._starts[places]
-        if len(places) == 0 or counts.max() == 1:
-            return self._order[self._starts[places]], np.arange(len(places))
-        which = np.repeat(np.arange(len(places)), counts)
+    def positions(self, ranks: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The caller's rows that hold these keys, and for each the index into `ranks`."""
+        counts = self._starts[ranks + 1] - self._starts[ranks]
+        if len(ranks) == 0 or counts.max() == 1:
+            return self._order[self._starts[ranks]], np.arange(len(ranks))
+        which = np.repeat(np.arange(len(ranks)), counts)
         within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self._order[self._starts[places][which] + within], which
+        return self._order[self._starts[ranks][which] + within], which
 
-    def rows(self, places: Int64Array) -> list[tuple[Any, ...]]:
-        """The keys at these places as tuples."""
+    def rows(self, ranks: Int64Array) -> list[tuple[Any, ...]]:
+        """The keys at these ranks as tuples."""
         assert self._rows is not None
-        part = self._rows.take(pa.array(places)).combine_chunks()
+        part = self._rows.take(pa.array(ranks)).combine_chunks()
         reader = Cells(self._types)(part.to_batches()[0])
-        return [reader(at) for at in range(len(places))]
+        return [reader(at) for at in range(len(ranks))]
 
 
 def _sorted_ints(values: Int64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:

@@ -96,8 +96,8 @@ class Bloom:
 
     def probe(self, hashes: Hashes) -> Mask:
         """`may_hold` of each."""
-        places = (hashes >> np.uint64(32)) * np.uint64(self._count) >> np.uint64(32)
-        words = self._blocks[places.astype(np.int64)]
+        buckets = (hashes >> np.uint64(32)) * np.uint64(self._count) >> np.uint64(32)
+        words = self._blocks[buckets.astype(np.int64)]
         low = hashes.astype(np.uint32)[:, None]
         bits = words >> (low * _SALT_ARRAY >> np.uint32(27))
         found: Mask = np.bitwise_and.reduce(bits, axis=1) & np.uint32(1) != 0

@@ -100,8 +100,8 @@ class Finder:
 
     def find(self, file: ObjectFile, key: Any) -> list[FoundRow]:
         """Every version of a canonical key, with its row."""
-        places = self.locate(file, key)
-        return [FoundRow(self.row(file, p.number), p.rowid, p.commit_ts) for p in places]
+        found = self.locate(file, key)
+        return [FoundRow(self.row(file, p.number), p.rowid, p.commit_ts) for p in found]
 
     def locate(self, file: ObjectFile, key: Any) -> list[RowPosition]:
         """Every version of a canonical key, without its row."""
@@ -170,7 +170,7 @@ class Finder:
         self, file: ObjectFile, tail: ObjectTail, key: Any, key_bytes: bytes
     ) -> list[RowPosition]:
         wanted = key if self._composite else (key,)
-        places: list[RowPosition] = []
+        found: list[RowPosition] = []
         for block in range(*self._blocks_for(tail, key_bytes)):
             if not self._may_hold(tail, block, key_bytes):
                 continue
@@ -179,10 +179,10 @@ class Finder:
                 keys: KeyBlock = handle.value
                 for at in keys.find(wanted):
                     stamp = file.commit_ts if keys.stamps is None else int(keys.stamps[at])
-                    places.append(RowPosition(keys.start + at, keys.rowid(at), stamp))
+                    found.append(RowPosition(keys.start + at, keys.rowid(at), stamp))
             finally:
                 handle.close()
-        return places
+        return found
 
     def _blocks_for(self, tail: ObjectTail, key_bytes: bytes) -> tuple[int, int]:
         """First and last + 1 of the blocks that can hold a key."""
@@ -219,15 +219,15 @@ class Finder:
                 joined = self._blocks.joined_keys(file, tail, list(wanted))
                 if joined is not None:
                     keys, numbers, blocks = joined
-                    places = np.concatenate([wanted.pop(block) for block in blocks])
+                    ranks = np.concatenate([wanted.pop(block) for block in blocks])
                     # Two neighbours may both be asked for the key between them.
-                    places = places[np.append(True, places[1:] != places[:-1])]
-                    hits, rows = keys.match(batch, places)
+                    ranks = ranks[np.append(True, ranks[1:] != ranks[:-1])]
+                    hits, rows = keys.match(batch, ranks)
                     stamps = keys.stamps_of(rows, file)
                     found.append(Hits(hits, keys.rowids_of(rows), stamps, numbers[rows]))
-                for block, places in wanted.items():
+                for block, ranks in wanted.items():
                     with self._blocks.keys(file, tail, block) as keys:
-                        hits, rows = keys.match(batch, places)
+                        hits, rows = keys.match(batch, ranks)
                         stamps = keys.stamps_of(rows, file)
                         found.append(Hits(hits, keys.rowids_of(rows), stamps, rows + keys.start))
         return _gathered(batch, found)
@@ -235,7 +235,7 @@ class Finder:
     def _candidates(
         self, tail: ObjectTail, group: int, batch: KeyBatch, last_key: bytes
     ) -> dict[int, Int64Array]:
-        """Per block of a row group, the places of keys that can be in it."""
+        """Per block of a row group, the ranks of keys that can be in it."""
         directory = tail.directory
         first, last = directory.group_blocks[group], directory.group_blocks[group + 1]
         starts = batch.left(directory.first_keys[first:last])
@@ -245,13 +245,13 @@ class Finder:
         low, high = int(starts[0]), int(stops[-1])
         if low >= high:
             return {}
-        places = np.arange(low, high)
+        ranks = np.arange(low, high)
         if directory.bloom_column.id == self._bloom_id:
             hashes = batch.hashes(directory.bloom_column)[low:high]
-            places = places[tail.bloom(group).probe(hashes)]
-        begins, ends = np.searchsorted(places, starts), np.searchsorted(places, stops)
+            ranks = ranks[tail.bloom(group).probe(hashes)]
+        begins, ends = np.searchsorted(ranks, starts), np.searchsorted(ranks, stops)
         return {
-            first + at: places[begin:end]
+            first + at: ranks[begin:end]
             for at, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
             if begin < end
         }
@@ -314,11 +314,11 @@ def _cut(block: KeyBlock, begin: int, end: int, file: ObjectFile) -> Slice:
 
 
 def _gathered(batch: KeyBatch, found: Sequence[Hits]) -> Hits:
-    """All hits together, their places in the batch turned into positions of the caller."""
+    """All hits together, their ranks in the batch turned into positions of the caller."""
     none = np.zeros(0, np.int64)
     parts = zip(Hits(none, none, none, none), *found, strict=True)
-    places, rowids, stamps, numbers = (np.concatenate(part) for part in parts)
-    positions, which = batch.positions(places)
+    ranks, rowids, stamps, numbers = (np.concatenate(part) for part in parts)
+    positions, which = batch.positions(ranks)
     order = np.lexsort((numbers[which], positions))
     which = which[order]
     return Hits(positions[order], rowids[which], stamps[which], numbers[which])

@@ -111,24 +111,24 @@ class KeyBlock:
         key: tuple[Any, ...] = self._reader(row)
         return key
 
-    def match(self, batch: KeyBatch, places: Int64Array) -> Matches:
-        """The rows that hold any of the keys at these places of a batch."""
+    def match(self, batch: KeyBatch, ranks: Int64Array) -> Matches:
+        """The rows that hold any of the keys at these ranks of a batch."""
         if self._ints is not None and batch.ints is not None:
-            return _merged(self._ints, batch.ints[places], places)
+            return _merged(self._ints, batch.ints[ranks], ranks)
         if self._pk64 is None:
-            return _joined(self._column, batch.column.take(pa.array(places)), places)
-        hashes = batch.pk64[places] if batch.pk64 is not None else places
+            return _joined(self._column, batch.column.take(pa.array(ranks)), ranks)
+        hashes = batch.pk64[ranks] if batch.pk64 is not None else ranks
         if len(np.unique(hashes)) < len(hashes):
-            return self._one_by_one(batch, places)
-        found, rows = _joined(self._pk64, pa.array(hashes), places)
+            return self._one_by_one(batch, ranks)
+        found, rows = _joined(self._pk64, pa.array(hashes), ranks)
         keys = batch.rows(found) if len(found) else []
         same = [self._reader(row) == key for row, key in zip(rows.tolist(), keys, strict=True)]
         return found[same], rows[same]
 
-    def _one_by_one(self, batch: KeyBatch, places: Int64Array) -> Matches:
+    def _one_by_one(self, batch: KeyBatch, ranks: Int64Array) -> Matches:
         hits = [
-            (place, row)
-            for place, key in zip(places.tolist(), batch.rows(places), strict=True)
+            (rank, row)
+            for rank, key in zip(ranks.tolist(), batch.rows(ranks), strict=True)
             for row in self.find(key)
         ]
         pairs = np.array(hits, np.int64).reshape(-1, 2)
@@ -146,14 +146,14 @@ def _ints(table: Any, name: str) -> Int64Array:
     return int64_values(table.column(name).chunk(0))
 
 
-def _merged(values: Int64Array, wanted: Int64Array, places: Int64Array) -> Matches:
+def _merged(values: Int64Array, wanted: Int64Array, ranks: Int64Array) -> Matches:
     """Both sides ascend; a value may repeat."""
     low = np.searchsorted(values, wanted, "left")
     inside = np.minimum(low, len(values) - 1)
     hit = values[inside] == wanted
     if not hit.any():
-        return places[:0], places[:0]
-    low, found = low[hit], places[hit]
+        return ranks[:0], ranks[:0]
+    low, found = low[hit], ranks[hit]
     counts = np.searchsorted(values, wanted[hit], "right") - low
     if counts.max() == 1:
         return found, low
@@ -162,9 +162,9 @@ def _merged(values: Int64Array, wanted: Int64Array, places: Int64Array) -> Match
     return found[which], low[which] + within
 
 
-def _joined(values: Any, wanted: Any, places: Int64Array) -> Matches:
+def _joined(values: Any, wanted: Any, ranks: Int64Array) -> Matches:
     """`wanted` has no repeats; a value may."""
     which = pc.index_in(values, value_set=wanted)
     rows = np.flatnonzero(which.is_valid().to_numpy(zero_copy_only=False))
     found = which.drop_null().to_numpy().astype(np.int64)
-    return places[found], rows
+    return ranks[found], rows

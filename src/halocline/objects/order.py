@@ -1,10 +1,10 @@
 """Rows in key order: what a table must be before it becomes an object.
 
-    canonical table --key_order--> None when it is sorted already, else the places of its rows
+    canonical table --key_order--> None when it is sorted already, else the order of its rows
                                    in key order --Ordered--> rows, an object at a time
 
-Most bulk input arrives sorted, and finding that out takes a millisecond per million rows. A table
-that is not is never copied as a whole: whoever writes it takes the rows of one object after the
+Most bulk input arrives sorted, and finding that out takes a millisecond per million rows. An
+unsorted table is never copied as a whole: its writer takes the rows of one object after the
 other, in threads if it likes.
 
 `repeats` finds keys that stand twice in a sorted table, for they are neighbours.
@@ -28,7 +28,7 @@ PIECE_BYTES: Final = 1 << 30
 
 
 def key_order(table: Any, schema: Schema) -> Int64Array | None:
-    """The places of a table's rows in key order; None when they are in that order already."""
+    """The positions of a table's rows in key order; None when they are in that order already."""
     names = list(schema.primary_key)
     integers = schema.key_column(table)
     if integers is not None:
@@ -40,10 +40,10 @@ def key_order(table: Any, schema: Schema) -> Int64Array | None:
     if is_sorted(keys.columns):
         return None
     # Names of our own: sort keys are paths, and a column may be called like one.
-    places = [f"k{at}" for at in range(len(names))]
-    plain = pa.Table.from_arrays(keys.columns, names=places)
-    places_of = pc.sort_indices(plain, sort_keys=[(place, "ascending") for place in places])
-    order: Int64Array = places_of.to_numpy().astype(np.int64)
+    aliases = [f"k{at}" for at in range(len(names))]
+    plain = pa.Table.from_arrays(keys.columns, names=aliases)
+    indices = pc.sort_indices(plain, sort_keys=[(alias, "ascending") for alias in aliases])
+    order: Int64Array = indices.to_numpy().astype(np.int64)
     return order
 
 
@@ -71,12 +71,12 @@ class Ordered:
         if len(self._pieces) == 1:
             return self._pieces[0].take(pa.array(wanted))
         sources = np.searchsorted(self._starts, wanted, "right") - 1
-        places = [np.nonzero(sources == at)[0] for at in range(len(self._pieces))]
+        positions = [np.nonzero(sources == at)[0] for at in range(len(self._pieces))]
         parts = [
             piece.take(pa.array(wanted[at] - first))
-            for piece, at, first in zip(self._pieces, places, self._starts, strict=False)
+            for piece, at, first in zip(self._pieces, positions, self._starts, strict=False)
         ]
-        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(positions))))
 
 
 def repeats(table: Any, schema: Schema) -> Any:

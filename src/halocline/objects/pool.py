@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from threading import Condition, Lock
-from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 from halocline.errors import UnavailableError
@@ -82,12 +81,7 @@ class Handle:
     def __enter__(self) -> Any:
         return self.value
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

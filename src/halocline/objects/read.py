@@ -8,7 +8,7 @@ A Parquet decoder that meets a flipped bit may answer with wrong rows, an error,
 without end, and Parquet's own checksums leave out footers and page headers. So nothing is decoded
 before its digest has been compared: the tail's with the catalog's, a page's with the tail's.
 `verify` remembers what it has seen, because the files are immutable and the readers behind it open
-them again and again; `again=True` is for whoever wants to know about the disk of today.
+them again and again; `again=True` is for checks of the disk as it is today.
 
 Columns are found by id. One that the file does not have is null; one that has been widened since
 is cast. `_commit_ts` of an object that was written before its commit is the file's `commit_ts`.
@@ -82,7 +82,7 @@ class Reader:
         """Files whose content has been compared with these statistics (inspect.py)."""
         self._lock = Lock()
         self.vanished: Callable[[str], None] | None = None
-        """Asked about a missing file first: whoever knows a better reason than damage raises it."""
+        """Called first when a file is missing: raises if it knows a better reason than damage."""
 
     def verify(self, file: ObjectFile, *, again: bool = False) -> None:
         """Compare the whole file with its digest, once in the life of this reader."""
@@ -129,7 +129,7 @@ class Reader:
         """Columns of today's schema by name, then hidden ones, as a pa.Table in file order.
 
         `rows` are ascending ranges of row numbers that do not overlap; blocks without any of them
-        are not read. `directory`: the file's, from whoever has kept it.
+        are not read. `directory`: the file's, if the caller has kept it.
         """
         wanted = _wanted(schema, columns, hidden)
         if directory is not None:
@@ -208,10 +208,10 @@ class Reader:
                 decoded = decode(present, chunks, rows)
             except (pa.ArrowException, OSError) as error:
                 raise CorruptionError(file.path, f"it cannot be decoded: {error}") from error
-        places = {column.id: at for at, column in enumerate(present)}
+        positions = {column.id: at for at, column in enumerate(present)}
         arrays = [
-            _conformed(file, decoded.column(places[column.id]), column)
-            if column.id in places
+            _conformed(file, decoded.column(positions[column.id]), column)
+            if column.id in positions
             else _absent(file, column, rows)
             for column in wanted
         ]

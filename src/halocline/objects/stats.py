@@ -2,9 +2,9 @@
 
     write.py --ObjectStats--> catalog entry --ObjectFile--> read.py, point.py
 
-Two digests (xxh3-128): one over the whole file, for whoever reads it whole (DuckDB, checks, jobs
+Two digests (xxh3-128): one over the whole file, for readers of all of it (DuckDB, checks, jobs
 that rewrite rows); one over its tail, which is bloom filters, page index, block directory and
-footer, for whoever reads single blocks. The tail in turn holds a digest of every page.
+footer, for readers of single blocks. The tail in turn holds a digest of every page.
 
 Ranges are closed. Keys are order-preserving bytes (schema/keys.py); an object of a table without a
 primary key has empty ones. An object that was written before its commit has no range of commit
@@ -96,14 +96,14 @@ def object_path(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """One object to be read: its place in the store, its statistics, and the timestamp of rows
+    """One object to be read: its key in the store, its statistics, and the timestamp of rows
     that carry none of their own (the entry's created_at)."""
 
     key: str
     stats: ObjectStats = field(hash=False, compare=False)
     commit_ts: int = 0
     id: tuple[str, bytes] = field(init=False)
-    """Names the content, not just the place: what is cached for one never serves another."""
+    """Names the content, not just the key: what is cached for one never serves another."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", (self.key, self.stats.digest))

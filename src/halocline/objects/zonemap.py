@@ -10,7 +10,7 @@ outside the bounds and is counted apart; -0.0 and 0.0 are equal here as they are
 Invariants
 - Every value of the column that is not null and not NaN lies in [min, max].
 - A bound of None knows nothing: the column is nested, or nothing of 64 bytes lies above its texts.
-  Whether there is anything to bound is another question: `ordered` answers it.
+  Whether there is anything to bound, `rows - nulls - nans` says.
 
 On the wire: [1, rows, nulls, nans, min, max]. Bounds describe themselves, so that the entry of a
 column that was widened later still reads: ints, floats, texts, bytes, bools as msgpack has them,
@@ -52,11 +52,6 @@ class Zonemap:
     nans: int = 0
     min: Any = None
     max: Any = None
-
-    @property
-    def ordered(self) -> int:
-        """Rows that are neither null nor NaN: those inside the bounds."""
-        return self.rows - self.nulls - self.nans
 
     def to_wire(self) -> list[Any]:
         """Plain values, for msgpack."""

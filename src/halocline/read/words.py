@@ -6,7 +6,7 @@
                               too many, never one that is on loan
 
 A table is found by what it says, range and dead RowIDs compared one by one, and never changes. So
-nobody has to tell this file about commits, moves or compaction: whoever sees other dead rows finds
+this file need not hear of commits, moves or compaction: a query that sees other dead rows finds
 no table that says so, and makes one. Making and handing over the words of 10 M rows takes 6 to 8
 ms, finding them 0.2 to 0.9 ms; a query over these rows takes 90 to 180.
 

@@ -152,19 +152,19 @@ def index_columns(schema: Any) -> frozenset[str]:
 
 
 def match(schema: Any, names: ColumnNames) -> dict[int, int]:
-    """Which column of a table is which column of some input: position -> place in the input."""
+    """Which column of a table is which column of some input: position -> index in the input."""
     index = index_columns(schema)
     given: dict[int, int] = {}
-    for place, name in enumerate(schema.names):
+    for source, name in enumerate(schema.names):
         if name in index:
             continue
         at = names.position(name)
         if at in given:
             raise SchemaError("is given twice", column=names.names[at])
-        given[at] = place
-    for place, name in enumerate(schema.names):
+        given[at] = source
+    for source, name in enumerate(schema.names):
         if name in index and name in names:
-            given.setdefault(names.position(name), place)
+            given.setdefault(names.position(name), source)
     return given
 
 

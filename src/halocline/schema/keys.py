@@ -226,13 +226,13 @@ def first_duplicates(table: Any, names: Sequence[str]) -> list[Any]:
     if len(names) == 1 and table.schema.field(names[0]).type in INT_BITS:
         return _int_duplicates(int_keys(table, names[0]))
     # Names of our own: a key column may be called like the column of counts.
-    places = [f"k{at}" for at in range(len(names))]
-    keys = pa.Table.from_arrays([table.column(name) for name in names], names=places)
-    counts = keys.group_by(places).aggregate([([], "count_all")])
+    aliases = [f"k{at}" for at in range(len(names))]
+    keys = pa.Table.from_arrays([table.column(name) for name in names], names=aliases)
+    counts = keys.group_by(aliases).aggregate([([], "count_all")])
     if counts.num_rows == keys.num_rows:
         return []
     repeated = counts.filter(pc.greater(counts.column("count_all"), 1))
-    return keys_of(repeated.slice(0, DUPLICATES_SHOWN), places)
+    return keys_of(repeated.slice(0, DUPLICATES_SHOWN), aliases)
 
 
 def _int_duplicates(keys: npt.NDArray[np.int64]) -> list[Any]:

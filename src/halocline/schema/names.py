@@ -54,14 +54,14 @@ class ColumnNames:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.exact = {name: at for at, name in enumerate(names)}
-        """Name -> place, for the hot paths; a name in other letters goes through `position`."""
+        """Name -> position, for the hot paths; a name in other letters goes through `position`."""
         self._folded = {name.casefold(): at for at, name in enumerate(names)}
 
     def __contains__(self, name: str) -> bool:
         return name.casefold() in self._folded
 
     def position(self, name: Any) -> int:
-        """The place of a column; else an error that says what the caller may mean."""
+        """The position of a column; else an error that says what the caller may mean."""
         if not isinstance(name, str):
             raise SchemaError(f"a column name is a string, not {type(name).__name__}")
         at = self.exact.get(name)
@@ -78,7 +78,7 @@ class ColumnNames:
         return {self.names[at]: value for at, value in self.by_position(values).items()}
 
     def by_position(self, values: Mapping[str, Any]) -> dict[int, Any]:
-        """The values by the places of their columns; no column may be named twice."""
+        """The values by the positions of their columns; no column may be named twice."""
         placed: dict[int, Any] = {}
         for name, value in values.items():
             at = self.position(name)

@@ -94,7 +94,7 @@ class Schema:
             key_bytes_max=key_bytes_max,
         )
 
-    # Names and places
+    # Names and positions
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -329,15 +329,15 @@ def _struct(type: Any) -> CheckValue:
     return check_struct
 
 
-def _inner(check: CheckValue, value: Any, nullable: bool, place: str) -> Any:
+def _inner(check: CheckValue, value: Any, nullable: bool, path: str) -> Any:
     if is_null(value):
         if nullable:
             return None
-        raise Unfit(f"{place}: must not be null")
+        raise Unfit(f"{path}: must not be null")
     try:
         return check(value)
     except Unfit as error:
-        raise Unfit(f"{place}: {error.reason}") from None
+        raise Unfit(f"{path}: {error.reason}") from None
 
 
 _SIMPLE: Final[dict[str, CheckValue]] = {

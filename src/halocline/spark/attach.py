@@ -10,7 +10,6 @@ same snapshot: `refresh` replaces them all before it lets go of the old one.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -38,12 +37,7 @@ class Views:
     def __enter__(self) -> Views:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
