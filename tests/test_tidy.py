@@ -84,9 +84,9 @@ WITH_IDS: set[str] = {
     "src/halocline/txn/bulk.py",
     "src/halocline/txn/bulkcheck.py",
     "src/halocline/txn/bykeys.py",
-    "src/halocline/txn/endings.py",
+    "src/halocline/txn/bulk_ends.py",
     "src/halocline/txn/objectparts.py",
-    "src/halocline/txn/taken.py",
+    "src/halocline/txn/taken_keys.py",
     "src/halocline/txn/where.py",
     "src/halocline/txn/write.py",
 }

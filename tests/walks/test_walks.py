@@ -19,7 +19,7 @@ LIMITS = {
     "one-row commit": (16, 11),
     "point read, memory": (7, 4),
     "point read, object": (16, 10),
-    "SQL scan": (33, 31),
+    "SQL scan": (32, 28),
     "one row, second process": (36, 38),
 }
 

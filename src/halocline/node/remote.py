@@ -32,7 +32,7 @@ from halocline.rows.system import JobNode
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
 from halocline.txn import Committer
-from halocline.txn.endings import rewrite
+from halocline.txn.bulk_ends import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.workspace import Single, Workspace
 

@@ -39,9 +39,9 @@ from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, Info, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.schema.codec import encode as encode_rows
+from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.conflict import untouched
-from halocline.txn.endings import rewrite
 from halocline.txn.record import (
     COMMIT_TS_AT,
     WALL_US_AT,

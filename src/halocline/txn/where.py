@@ -2,7 +2,7 @@
 
 where --matching-->  rows with their ids --few--> one by one
                                               --many--> one part, ascending by RowID (T-22),
-                                                        or objects (endings.py)
+                                                        or objects (bulk_ends.py)
 """
 
 from __future__ import annotations
