@@ -2,7 +2,7 @@
 
     file    | header 512 | entry | entry | 00 pad | entry | 00 00 00 ...  to the allocated size |
     entry   | group lsn length type | order synced | crc A5 | payload ...... | crc A5 |
-              '------ 17 (W-04) ----'                              trailer -- 5 -----'
+              '--------- 17 --------'                              trailer -- 5 -----'
               '---------------- header, 38 -----------'
 
 Everything is little-endian. The file was full of zeros before the first entry, and the disk writes
@@ -56,7 +56,7 @@ MASKED: Final = 0x80
 
 W04: Final = Struct("<IQIB")
 FIELDS: Final = Struct("<IQIBQQ")
-"""Group, LSN, length, type (W-04), order, synced: what the header's CRC covers."""
+"""Group, LSN, length, type, order, synced: what the header's CRC covers."""
 HEADER: Final = Struct("<IQIBQQIB")
 SEAL: Final = Struct("<IB")
 """CRC and mark: the end of an entry's header, of an entry, and of a file's header."""

@@ -1,4 +1,4 @@
-"""Logtail: commit records as messages that need no knowledge of the log's own format (N-01).
+"""Logtail: commit records as messages that need no knowledge of the log's own format.
 
     ObjectTombstones  _commit_ts, location (null: every data object)   files that end
     Objects           _commit_ts, location, is_tombstone, moved,       files that begin to count

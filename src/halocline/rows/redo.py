@@ -6,7 +6,7 @@
 
 A checkpoint holds everything up to its order except what was in L0: rows that had not moved into an
 object, and tombstones that had not been flushed. Those are still in the log, among much that the
-checkpoint has. Three bounds of each table tell them apart (W-17):
+checkpoint has. Three bounds of each table tell them apart:
 
     need_ts      nothing of this table in L0 came with a commit before it: skip the node unread
     moved_rowid  rows below it are in objects, or were dropped because no snapshot can see them
