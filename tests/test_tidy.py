@@ -44,39 +44,6 @@ SHARED: set[str] = {
 """Names that several public types have today; it may only shrink."""
 
 REQUIREMENT = re.compile(r"\b[A-Z]-\d\d\b")
-LEANING: set[str] = {
-    "src/halocline/log/follow.py",
-    "src/halocline/node/answers.py",
-    "src/halocline/node/remote.py",
-    "src/halocline/node/visitors.py",
-    "src/halocline/rows/state.py",
-    "src/halocline/txn/core.py",
-    "src/halocline/txn/work.py",
-    "src/halocline/txn/writer.py",
-    "src/pyspark_halocline/staging.py",
-}
-"""Files with docstrings that begin with "The same"."""
-WITH_IDS: set[str] = {
-    "src/halocline/log/broker.py",
-    "src/halocline/log/format.py",
-    "src/halocline/log/record.py",
-    "src/halocline/log/recover.py",
-    "src/halocline/log/replay.py",
-    "src/halocline/log/writer.py",
-    "src/halocline/node/logtail.py",
-    "src/halocline/rows/redo.py",
-    "src/halocline/rows/state.py",
-    "src/halocline/rows/system.py",
-    "src/halocline/txn/bulk.py",
-    "src/halocline/txn/bulkcheck.py",
-    "src/halocline/txn/bykeys.py",
-    "src/halocline/txn/bulk_ends.py",
-    "src/halocline/txn/objectparts.py",
-    "src/halocline/txn/taken_keys.py",
-    "src/halocline/txn/where.py",
-    "src/halocline/txn/write.py",
-}
-"""Files that name ids of rules."""
 
 # Data walks down this list; a room may import the rooms above it, never one below.
 ROOMS = (
@@ -327,7 +294,6 @@ def test_a_docstring_does_not_lean_on_its_neighbour() -> None:
                 text = node.value.value
                 if isinstance(text, str) and text.lstrip().startswith("The same"):
                     offences.append(f"{name(path)}:{node.lineno}")
-    offences = [found for found in offences if found.rpartition(":")[0] not in LEANING]
     report('a docstring stands alone: it does not begin with "The same"', offences)
 
 
@@ -336,7 +302,7 @@ def test_sources_name_no_requirement_ids() -> None:
     for path in python_files("src"):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             found = REQUIREMENT.search(line)
-            if found and name(path) not in WITH_IDS:
+            if found:
                 offences.append(f"{name(path)}:{number}: {found[0]}")
     report("ids of rules stand in docs/lineage.md and in test names", offences)
 

@@ -117,7 +117,7 @@ class Remote(Committer):
         return answer.commit_ts
 
     def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
-        """The same for a transaction of one row."""
+        """Have the owner commit a transaction of one row."""
         record = bytes(encode_row(row_node(single), 0, 0))
         request = wire.Commit(snapshot, self.link.epoch, record, None, True)
         commit_ts: int = self.link.ask(request, int)

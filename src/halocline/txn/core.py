@@ -100,7 +100,7 @@ class Core:
         """What changed up to here need not be in memory: a commit cannot be checked from a snapshot
         below it."""
         self.trimmed: dict[int, int] = {}
-        """The same for single tables, after their rows have moved."""
+        """By table: what changed up to here need not be in memory, because its rows have moved."""
         self._trimming = Lock()
         self._pin_keys = count(-1, -1)  # below zero: they only read
         self._states: dict[str, TableState] = {}
