@@ -489,3 +489,45 @@ def test_every_source_file_that_a_document_names_exists() -> None:
             ]
             offences += [f"{name(path)}: {found}" for found in missing]
     report("a source file that is named exists", offences)
+
+
+INHERITS_ACROSS_FILES = {
+    "LazyTransaction": "a Transaction to whoever holds it, and a plain one once it has caught up",
+    "LocalFiles": "the steps that make files durable, on a real disk",
+    "FaultyFiles": "the same steps, on a disk that fails and crashes on demand",
+    "WrongType": "one of the ways in which a value does not fit, told where types are cast",
+}
+"""Class -> why it has its parent in another file. Exceptions need no reason."""
+PARENTS_OF_ERRORS = {"Exception", "OSError", "ConnectionError", "HaloclineError"}
+
+
+def _parents(node: ast.ClassDef) -> list[str]:
+    found = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    return [base.attr if isinstance(base, ast.Attribute) else ast.unparse(base) for base in found]
+
+
+def test_no_class_is_spread_over_several_files_and_no_constructor_skips_its_parents() -> None:
+    """Protocols and composition, not trees of classes."""
+    classes = [
+        (name(path), node)
+        for path in python_files("src")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+    ]
+    homes: dict[str, set[str]] = {}
+    for path, node in classes:
+        homes.setdefault(node.name, set()).add(path)
+    errors = {node.name for _, node in classes if node.name.endswith("Error")} | PARENTS_OF_ERRORS
+    offences = []
+    for path, node in classes:
+        parents = [parent for parent in _parents(node) if parent in homes]
+        elsewhere = [one for one in parents if path not in homes[one] and one not in errors]
+        if elsewhere and node.name not in INHERITS_ACROSS_FILES:
+            offences.append(f"{path}: {node.name} has its parent {elsewhere[0]} in another file")
+        for method in node.body:
+            if parents and isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                if "super().__init__(" not in ast.unparse(method):
+                    offences.append(f"{path}: the constructor of {node.name} skips its parent's")
+    unused = set(INHERITS_ACROSS_FILES) - {node.name for _, node in classes}
+    report("a class stands in one file, and its constructor calls its parent's", offences)
+    assert not unused

@@ -5,7 +5,6 @@ owner does) and link.py (how the owner is found, and what happens when it is gon
 """
 
 from halocline.node.link import Link, Local, NobodyError
-from halocline.node.remote import Remote, Tail
 from halocline.node.server import Server
 from halocline.node.server_link import ServerLink
 from halocline.node.service import Service
@@ -14,9 +13,7 @@ __all__ = [
     "Link",
     "Local",
     "NobodyError",
-    "Remote",
     "Server",
     "ServerLink",
     "Service",
-    "Tail",
 ]

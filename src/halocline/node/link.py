@@ -95,6 +95,9 @@ TakeOver = Callable[[], Local]
 class Link:
     """Connections of one compute node to the owner. Thread-safe."""
 
+    pin = None
+    """Pins of this machine are files."""
+
     def __init__(self, path: str, clock: Clock, take_over: TakeOver, schema_of: SchemaOf) -> None:
         self._path = path
         self._clock = clock

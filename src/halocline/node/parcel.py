@@ -30,9 +30,8 @@ from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.ids import NEVER
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.node.limits import Nodes
-from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
-from halocline.node.wire import Commit
+from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.shelf import job_in
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES

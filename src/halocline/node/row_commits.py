@@ -93,7 +93,7 @@ def _commit(
 ) -> list[Outcome]:
     state = singles[0][0]
     try:
-        stamps = commit_rows(core.writing, singles, snapshots, bodies)
+        stamps = commit_rows(core.own, singles, snapshots, bodies)
     except Exception as error:  # noqa: BLE001 those of other tables may have been logged
         return [error] * len(singles)
     return [(ts, [state] if state.owes else []) if ts else None for ts in stamps]

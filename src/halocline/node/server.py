@@ -41,7 +41,7 @@ from halocline.node.channel import Channel
 from halocline.node.faults import fault_of, to_wire
 from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
 from halocline.node.limits import read_request
-from halocline.node.owner import Owner
+from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
@@ -104,7 +104,7 @@ class Server:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: Served,
         epoch: int,
         *,
         host: str,

@@ -38,7 +38,7 @@ from halocline.node.endpoint import (
     write_endpoint,
 )
 from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
-from halocline.node.owner import Owner
+from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import VERSION, Welcome
 
@@ -56,7 +56,7 @@ FORGOTTEN_S: Final = 2.0
 class Service:
     """Listens for one database, from its opening to its end."""
 
-    def __init__(self, owner: Owner, root: str, epoch: int, answers: Answers) -> None:
+    def __init__(self, owner: Served, root: str, epoch: int, answers: Answers) -> None:
         """Begin to listen, then say where. The caller holds the lock of the database."""
         self.answers = answers
         self._owner = weakref.ref(owner)

@@ -28,11 +28,11 @@ from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import Writer
 
 if TYPE_CHECKING:
-    from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
 
 
 def update(
-    committer: Committer,
+    committer: Commits,
     changes: TableChanges,
     table: pa.Table,
     targets: Int64Array,
@@ -63,9 +63,7 @@ def update(
         _update(committer, changes, table.filter(pa.array(~own)), targets[~own], changed)
 
 
-def delete(
-    committer: Committer, changes: TableChanges, rows: pa.Table, targets: Int64Array
-) -> None:
+def delete(committer: Commits, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
     """Visible versions, ascending by RowID, end; their keys stand in `rows`."""
     objects = changes.objects
     for one in [] if objects is None else objects.endings:
@@ -81,7 +79,7 @@ def delete(
 
 
 def _update(
-    committer: Committer,
+    committer: Commits,
     changes: TableChanges,
     table: pa.Table,
     targets: Int64Array,
@@ -111,9 +109,7 @@ def _update(
         changes.add_part(Part(table=table, run=run, ends=ends))
 
 
-def _delete(
-    committer: Committer, changes: TableChanges, rows: pa.Table, targets: Int64Array
-) -> None:
+def _delete(committer: Commits, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
     """Versions that end: those in objects by tombstone objects, if they are many."""
     below = _in_objects(committer, changes, targets)
     if below is not None:
@@ -127,7 +123,7 @@ def _delete(
         changes.add_part(Part(ends=Ends(targets, keys=_keys(changes, rows, len(targets)))))
 
 
-def rewrite(committer: Committer, changes: TableChanges) -> None:
+def rewrite(committer: Commits, changes: TableChanges) -> None:
     """Write tombstone objects again that hold tombstones which were dropped since."""
     assert changes.objects is not None
     schema, reader = changes.schema, changes.home.shelf.reader
@@ -150,7 +146,7 @@ def _keys(changes: TableChanges, table: pa.Table, count: int) -> Sequence[Any]:
 
 
 def _in_objects(
-    committer: Committer, changes: TableChanges, targets: Int64Array
+    committer: Commits, changes: TableChanges, targets: Int64Array
 ) -> Int64Array | None:
     """Places of targets whose rows are in objects; None when they are too few to become one."""
     below = np.nonzero(~resident(changes.home.shape, targets))[0]

@@ -41,14 +41,13 @@ from halocline.rows.system import JobNode
 from halocline.txn.blind import Blind, Mode
 from halocline.txn.bulk import SHOWN
 from halocline.txn.ends import Ends
-from halocline.txn.jobs import start_job
 from halocline.txn.objectparts import Ending, ObjectParts, file_of
 from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import TableChanges
 from halocline.txn.writer import Writer
 
 if TYPE_CHECKING:
-    from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +66,13 @@ class TaskFiles:
     """Of a blind job: keys to be deleted that the table has not. Joins no table."""
 
 
-def start(committer: Committer, changes: TableChanges, *, rows: int) -> JobNode:
+def start(committer: Commits, changes: TableChanges, *, rows: int) -> JobNode:
     """Log a job for tasks, with RowIDs for so many rows; it is over when the transaction is.
 
     Without a lease: the job lives in this process, so it is dead as soon as another owns the
     database, and what it wrote goes with the next GC.
     """
-    job = start_job(committer, changes.home, rows=rows)
+    job = committer.start_job(changes.home, rows=rows)
     _parts(changes).handed_in.append(job)
     return job
 
@@ -137,7 +136,7 @@ def insert(changes: TableChanges, entries: Sequence[ObjectEntry], snapshot: int)
 
 
 def upsert(
-    committer: Committer,
+    committer: Commits,
     changes: TableChanges,
     entries: Sequence[ObjectEntry],
     rest: Iterable[pa.Table],

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from halocline.catalog import CatalogTxn, ObjectEntry
+from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl
 from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
 from halocline.rows.page import Int64Array, Row
@@ -403,7 +403,7 @@ class Workspace:
         """Changes by the names that the caller has used."""
         self.created: dict[int, TableState] = {}
         self.dropped: frozenset[int] = frozenset()
-        self.ddl: CatalogTxn | None = None
+        self.ddl: TableDdl | None = None
         self.reads: dict[int, Reads] | None = None
         """What was read, by table, if that is to be checked."""
         self.token: Token | None = None
@@ -423,6 +423,12 @@ class Workspace:
     def asks_catalog(self) -> bool:
         """Must names be looked up through the catalog's part of the transaction?"""
         return self.ddl is not None or self.reads is not None
+
+    @property
+    def own_ddl(self) -> CatalogTxn | None:
+        """The catalog's part of the transaction, of one that is committed in this process."""
+        assert self.ddl is None or isinstance(self.ddl, CatalogTxn)
+        return self.ddl
 
     def table(self, state: TableState) -> TableChanges:
         """The changes of a table."""
