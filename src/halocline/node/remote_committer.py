@@ -27,7 +27,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
-from halocline.txn.endings import rewrite
+from halocline.txn.bulk_ends import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.row_commit import encode_row, row_node
 from halocline.txn.workspace import Single, Workspace

@@ -9,7 +9,7 @@ and a key that stands in two of them is found by asking the earlier ones.
 Each function checks everything first and changes the workspace last: a call that raises leaves the
 transaction as it was.
 
-Not here: updates and deletes (endings.py), files and RowIDs (writer.py).
+Not here: updates and deletes (bulk_ends.py), files and RowIDs (writer.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from halocline.options import MIB
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Mask
 from halocline.schema import convert
-from halocline.txn.taken import SortedKeys, in_objects, taken_keys
+from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import THREADS, Writer
 

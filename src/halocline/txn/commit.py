@@ -40,8 +40,8 @@ from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.rows.tokens import Token
+from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
-from halocline.txn.endings import rewrite
 from halocline.txn.record import Prepared, add_late, prepare
 from halocline.txn.row_commit import commit_row
 from halocline.txn.workspace import TableChanges, Workspace

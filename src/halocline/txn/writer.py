@@ -29,7 +29,8 @@ from halocline.objects.columns import ROWID
 from halocline.objects.jobwriter import EncodedObject, tombstone_table, with_rowids
 from halocline.objects.order import Int64Array, Ordered, cuts
 from halocline.rows.reshape import new_entry
-from halocline.txn.objectparts import Content, Ending, ObjectParts
+from halocline.txn.ends import Ends
+from halocline.txn.objectparts import Ending, ObjectParts
 from halocline.txn.workspace import TableChanges
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Writer:
         self.drain()
         targets = [np.ascontiguousarray(part.column(ROWID).to_numpy()) for part in parts]
         return [
-            Ending(entry, Content(ended, following, changed))
+            Ending(entry, Ends(ended, successors=following, changed=changed))
             for entry, ended, following in zip(self.entries[done:], targets, after, strict=True)
         ]
 
