@@ -20,8 +20,8 @@ from halocline.node import wire
 from halocline.node.wire import Commit, frame
 from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
-from tests.node.test_desk import WAIT_S, caller, row_record, said, slow_disk
 from tests.node.test_logtail import _read
+from tests.node.test_request_loop import WAIT_S, caller, row_record, said, slow_disk
 from tests.roles import maintenance_of
 from tests.unit.rows.rig import commit_together
 
