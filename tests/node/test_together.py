@@ -20,8 +20,8 @@ from halocline.node import wire
 from halocline.node.wire import Commit, frame
 from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
-from tests.node.test_desk import WAIT_S, caller, row_record, said, slow_disk
 from tests.node.test_logtail import _read
+from tests.node.test_request_loop import WAIT_S, caller, row_record, said, slow_disk
 from tests.roles import maintenance_of
 from tests.unit.rows.rig import commit_together
 
@@ -241,7 +241,7 @@ def test_subscribers_get_every_commit_and_may_begin_between_two(db: hc.Database,
 def test_a_tail_that_is_read_in_parts_breaks_off_between_entries(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocline.node.answers.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("halocline.node.dispatch.READ_BYTES_MAX", 1000)
     stamps = _insert_together(db, range(5)) + _insert_together(db, range(5, 9))
     found, order = 0, 0
     while (tail := _read(db, order)).messages:

@@ -21,7 +21,7 @@ from halocline.database.opening import lock_for_writing, start_owner, sweep_spil
 from halocline.database.role import Setting
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node import Local, Server, Service
-from halocline.node.answers import Answers
+from halocline.node.dispatch import Dispatch
 from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.wire import Subscribe
@@ -76,7 +76,7 @@ class Owner:
             self.core = core if predecessor is None else predecessor.core.succeeded(core)
             self._numbers = count((self.log.epoch << 32) + (1 << 31))
             self._sync = setting.durability != "sync"
-            self.answers = Answers(weakref.ref(self), sync=self._sync)
+            self.answers = Dispatch(weakref.ref(self), sync=self._sync)
             self.maintenance = Maintenance(setting, self.core, committer, checkpoints, retention_us)
         except BaseException:
             with suppress(HaloclineError, OSError):

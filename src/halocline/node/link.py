@@ -38,8 +38,8 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.node.answers import Answers
 from halocline.node.channel import Channel
+from halocline.node.dispatch import Dispatch
 from halocline.node.endpoint import NAME as ENDPOINT
 from halocline.node.endpoint import DamagedEndpointError, Endpoint, read_endpoint
 from halocline.node.faults import SchemaOf, from_wire, lost_answer
@@ -75,7 +75,7 @@ _decode_greeting = msgspec.msgpack.Decoder(Welcome | Failed).decode
 class Local(NamedTuple):
     """This process has become the owner."""
 
-    answers: Answers
+    answers: Dispatch
     session: Session
 
 

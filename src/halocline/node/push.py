@@ -13,8 +13,8 @@ Invariants
 - What is pushed is durable: a feed reads up to the published position, as every follower does.
 - The spans of a feed continue each other, without gap or overlap, from `since` on.
 
-Not here: what a message is (logtail.py), how it travels (desk.py, server.py), the subscriber's
-side (subscription.py).
+Not here: what a message is (logtail.py), how it travels (request_loop.py, server.py), the
+subscriber's side (subscription.py).
 """
 
 from __future__ import annotations

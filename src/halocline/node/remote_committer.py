@@ -21,8 +21,8 @@ from halocline.catalog import TableEntry, nodes
 from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
 from halocline.node.link import Link
-from halocline.node.parcel import pack_objects, pack_reads
 from halocline.node.server_link import ServerLink
+from halocline.node.workspace_wire import pack_objects, pack_reads
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode

@@ -16,7 +16,8 @@ every length inside by the bytes that are there. How many bytes that may be: lim
 VERSION changes whenever a field changes its meaning. Both sides must have the same: processes that
 share a database run the same release, or the older one is told so.
 
-Not here: sockets (channel.py), what is done with a request (answers.py), workspaces (parcel.py).
+Not here: sockets (channel.py), what is done with a request (dispatch.py), workspaces
+(workspace_wire.py).
 """
 
 from __future__ import annotations

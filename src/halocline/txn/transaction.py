@@ -63,7 +63,7 @@ class Transaction:
     """True when the token was known at begin: writes then do nothing."""
     read_only = False
     waits = True
-    """Does a commit wait for the disk, and tidy up? Otherwise its caller does (node/desk.py)."""
+    """Does a commit wait for the disk, and tidy up? Otherwise its caller does, in node/."""
     _own: Single | Workspace | None = None
     _state = "open"
     _writable = True

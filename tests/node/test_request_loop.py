@@ -20,8 +20,8 @@ from halocline.log import DML_A, encode_commit
 from halocline.log.tape import Tape
 from halocline.node import service, wire
 from halocline.node.channel import Channel
-from halocline.node.desk import SHORT_BYTES, Desk
 from halocline.node.endpoint import read_endpoint
+from halocline.node.request_loop import SHORT_BYTES, RequestLoop
 from halocline.node.service import Service
 from halocline.node.wire import HEAD, Hello, frame
 from halocline.rows import nodes
@@ -131,7 +131,7 @@ def test_half_a_request_holds_up_nobody(db: hc.Database, cut: int) -> None:
 def test_half_a_request_does_not_keep_the_desk_busy(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = _count(monkeypatch, "halocline.node.desk.Desk._turn")
+    turns = _count(monkeypatch, "halocline.node.request_loop.RequestLoop._turn")
     with caller(db) as slow:
         slow.sock.sendall(PING[:5])
         check_others(db)
@@ -334,13 +334,13 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
 ) -> None:
     """Its file number may be somebody else's while the other rows of its turn are logged."""
     dismissed: list[int] = []
-    dismiss = Desk._dismiss
+    dismiss = RequestLoop._dismiss
 
-    def note(desk: Desk, seat: Any) -> None:
+    def note(desk: RequestLoop, seat: Any) -> None:
         dismissed.append(id(seat))
         dismiss(desk, seat)
 
-    monkeypatch.setattr(Desk, "_dismiss", note)
+    monkeypatch.setattr(RequestLoop, "_dismiss", note)
     record = row_record(DML_A, 1, encode_rows([(77, "x")]))
     late = frame(wire.Commit(db.visible_ts + 1000, 0, record, None, False))  # not yet: refused
     with caller(db) as first, caller(db) as good, caller(db), slow_disk(monkeypatch) as disk:

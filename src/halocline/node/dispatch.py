@@ -1,11 +1,11 @@
-"""Answers: what an owner does when another process asks.
+"""Dispatch: what an owner does when another process asks.
 
-    Request --> a method of `Answers` --> a value, or an error of errors.py
+    Request --> a method of `Dispatch` --> a value, or an error of errors.py
 
 The same for everybody, whatever the way: processes of this machine through a socket (service.py),
 those of other machines through TLS (server.py), and this process itself, once it has taken over
 from an owner that is gone (link.py). A commit runs in the thread that brought it, or at the desk
-(desk.py) with those that came together with it.
+(request_loop.py) with those that came together with it.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
 from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.
@@ -28,7 +28,6 @@ from halocline.log import Follower, LogGone, decode_record
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
-from halocline.node.parcel import unpack
 from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.row_commits import Answerable, Outcome, log_rows
 from halocline.node.served import Served
@@ -63,6 +62,7 @@ from halocline.node.wire import (
     Tail,
     WaitVisible,
 )
+from halocline.node.workspace_wire import unpack
 from halocline.options import DURATION_MAX
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
@@ -74,7 +74,7 @@ WAIT_S: Final = 1.0
 _NO_ROOM: Final = nullcontext()  # a small commit needs none: 2 us less
 
 
-class Answers:
+class Dispatch:
     """Does what requests ask for. Thread-safe."""
 
     def __init__(self, owner: Callable[[], Served | None], *, sync: bool) -> None:
