@@ -56,6 +56,7 @@ from tests.model.shapes import (
     Where,
     bag,
 )
+from tests.roles import maintenance_of
 
 E = TypeVar("E", bound=Exception)
 
@@ -458,10 +459,10 @@ class Twin:
 
         def look() -> None:
             owner = self.owner or self.db
-            assert owner._mover is not None
-            assert owner._checkpoints is not None
-            owner._mover.step()
-            owner._checkpoints.step()
+            assert maintenance_of(owner).mover is not None
+            assert maintenance_of(owner).checkpoints is not None
+            maintenance_of(owner).mover.step()
+            maintenance_of(owner).checkpoints.step()
 
         self._upkeep(None, look)
 
@@ -604,7 +605,7 @@ class Twin:
         self._compare_tables(db, self.model.now, keys=False)
         assert not db.check()
         if isinstance(self.store, Memory):
-            engine = db._core.engine
+            engine = db.core.engine
             tiers = [state.shape.tier for state in engine.tables.values()]
             known = {entry.key for tier in tiers for entry in tier.by_id.values()}
             assert set(self.store.objects()) == known | set(engine.kept_files)
