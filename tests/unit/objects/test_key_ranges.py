@@ -18,7 +18,7 @@ from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data
 from halocline.schema.schema import Schema
 from tests.unit.objects.rig import KEY, ORDERS, Rig, equal, keyed_tables, orders
-from tests.unit.objects.test_point import CountingObjects
+from tests.unit.objects.test_finder import CountingObjects
 from tests.unit.schema.pools import few, same, values
 
 
