@@ -56,7 +56,7 @@ def main() -> None:
 @contextmanager
 def failing_once() -> Iterator[None]:
     """Every task of a job fails when it has written all its files; the next attempt does not."""
-    run = job.run
+    run = job.run  # type: ignore[attr-defined]
 
     def failing(*told: Any) -> Any:
         inner = run(*told)
@@ -71,11 +71,11 @@ def failing_once() -> Iterator[None]:
 
         return partition
 
-    job.run = failing
+    job.run = failing  # type: ignore[attr-defined,assignment]
     try:
         yield
     finally:
-        job.run = run
+        job.run = run  # type: ignore[attr-defined]
 
 
 def work(session: Any, db: hc.Database) -> dict[str, Any]:

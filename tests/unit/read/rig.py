@@ -81,7 +81,7 @@ class Tiers(Story):
         live = [v for v in self.versions.values() if v.ended == NEVER]
         gone = [v for v in live if self.rng.random() < 0.3]
         first = self.live.next_rowid
-        fresh = []
+        fresh: list[Any] = []
         for number in range(self.rng.randrange(1, 12)):
             row = self._row(self.rng.randrange(10_000, 99_999), number)
             key = self._key(row)
