@@ -28,8 +28,6 @@ QUOTED = re.compile(r"`((?:test_)?[a-z0-9_]+(?:\*|[.]txt)?)`")
 REASON = re.compile(r"\(decisions/(\d{4})[^)]*\)|\b(D-\d\d)\b")
 TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 IDS = re.compile(r"^(?:test_)?((?:[a-z]\d\d_)+)")
-IDS_IN_SOURCE = {"catalog", "log", "node", "rows", "txn"}
-"""Rooms whose stories still name ids; may only shrink."""
 
 
 class Rule(NamedTuple):
@@ -143,8 +141,6 @@ def test_no_id_is_left_in_the_source() -> None:
     pattern = re.compile(rf"(?<![\w-])[{letters}]-\d\d(?![\w-])")
     offences = []
     for path in sorted((ROOT / "src").rglob("*.py")):
-        if path.parent.name in IDS_IN_SOURCE:
-            continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if found := pattern.search(line):
                 offences.append(f"{path.relative_to(ROOT).as_posix()}:{number}: {found[0]}")

@@ -616,7 +616,7 @@ def test_a_fold_that_was_broken_off_is_not_gone_ahead_of(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("halocline.database.opening.fold_run", interrupt)
+        patch.setattr("halocline.database.opening.RowRun", interrupt)
         txn = node.begin()
         with pytest.raises(KeyboardInterrupt):
             txn.get("t", 1)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.log import DML_A
+from halocline.log import DML_A, encode_commit
 from halocline.log.tape import Tape
 from halocline.node import service, wire
 from halocline.node.channel import Channel
@@ -24,7 +24,7 @@ from halocline.node.desk import SHORT_BYTES, Desk
 from halocline.node.endpoint import read_endpoint
 from halocline.node.service import Service
 from halocline.node.wire import HEAD, Hello, frame
-from halocline.rows.onerow import one_row_record
+from halocline.rows import nodes
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
 
@@ -61,12 +61,18 @@ def said(channel: Channel) -> Any:
     return msgspec.msgpack.decode(body)
 
 
+def row_record(kind: int, table_id: int, body: bytes) -> bytes:
+    """The record of one row, as another process sends it."""
+    head = nodes.HEAD.pack(nodes.VERSION, nodes.ROWS, 0, table_id, 0, 0, 1)
+    return bytes(encode_commit(0, 0, [(kind, head + body)]))
+
+
 def insert(db: hc.Database, key: int) -> bytes:
     """The frame of a commit of one row."""
     state = db._core.engine.tables[1]
     assert isinstance(state.schema, Schema)
     body = state.schema.encode_rows([(key, "x")])
-    record = one_row_record(0, 0, 0, 0, DML_A, state.table_id, 0, body)
+    record = row_record(DML_A, state.table_id, body)
     return frame(wire.Commit(db.visible_ts, 0, record, None, True))
 
 
@@ -334,7 +340,7 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
         dismiss(desk, seat)
 
     monkeypatch.setattr(Desk, "_dismiss", note)
-    record = one_row_record(0, 0, 0, 0, DML_A, 1, 0, encode_rows([(77, "x")]))
+    record = row_record(DML_A, 1, encode_rows([(77, "x")]))
     late = frame(wire.Commit(db.visible_ts + 1000, 0, record, None, False))  # not yet: refused
     with caller(db) as first, caller(db) as good, caller(db), slow_disk(monkeypatch) as disk:
         began, go_on = disk

@@ -19,6 +19,7 @@ from halocline.node.limits import Room, read_record, read_request
 from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import encode
+from halocline.rows.nodes import HEAD, VERSION
 from halocline.schema.ipc import check_stream, unpacked_bytes
 from tests.node.handles import ask, calling, greet, secret_of
 
@@ -51,7 +52,7 @@ def _record(*nodes: bytes, kind: int = 1) -> bytes:
 
 
 def _node(form: int, body: bytes) -> bytes:
-    return struct.pack("<BBQQ", 1, form, 1, 0) + body
+    return HEAD.pack(VERSION, form, 0, 1, 0, 0, 0) + body
 
 
 def _bomb() -> bytes:

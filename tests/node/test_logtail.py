@@ -15,7 +15,7 @@ import halocline as hc
 from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import ReadTail, Tail
-from halocline.txn.together import commit_inserts
+from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(
     background=False, bulk_rows=4, object_rows_min=12, object_rows=16, page_rows=4, compact_depth=1
@@ -80,9 +80,7 @@ def change_at_random(db: hc.Database, chance: random.Random, keys: set[int]) -> 
     match chance.choice(["upsert"] * 4 + others):
         case "together" if len(new := sorted(set(some) - keys)) > 1:
             (state,) = [one for one in db._core.engine.tables.values() if one.entry.name == "t"]
-            stamps = commit_inserts(
-                db._core.writing, state, [db.visible_ts] * len(new), [(key, key) for key in new]
-            )
+            stamps = commit_together(db, state, [(key, key) for key in new])
             db._core.writing.sync()
             keys |= {key for key, ts in zip(new, stamps, strict=True) if ts}
         case "upsert":

@@ -15,15 +15,14 @@ import pytest
 
 import halocline as hc
 from halocline.errors import UnavailableError
-from halocline.log import ACS, COMMITS, DML_A, DML_U, Follower, Log
+from halocline.log import DML_A, DML_U, Follower, Log, decode_record
 from halocline.node import wire
 from halocline.node.wire import Commit, frame
-from halocline.rows.onerow import one_row_record
 from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
-from halocline.txn.together import commit_inserts
-from tests.node.test_desk import WAIT_S, caller, said, slow_disk
+from tests.node.test_desk import WAIT_S, caller, row_record, said, slow_disk
 from tests.node.test_logtail import _read
+from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(background=False, page_rows=4)
 
@@ -48,7 +47,7 @@ def update(db: hc.Database, key: int, text: str) -> bytes:
 
 
 def _commit(db: hc.Database, kind: int, table: str, body: bytes, snapshot: int | None) -> bytes:
-    record = one_row_record(0, 0, 0, 0, kind, _state(db, table).table_id, 0, body)
+    record = row_record(kind, _state(db, table).table_id, body)
     return frame(Commit(db.visible_ts if snapshot is None else snapshot, 0, record, None, True))
 
 
@@ -75,11 +74,9 @@ def at_once(
 def entries(db: hc.Database) -> list[int]:
     """The entries of the log that hold several transactions."""
     follower = Follower(LocalFiles(db.path), OPTIONS)
-    found = [
-        entry.order for entry in follower.poll() if (entry.type, entry.group) == (ACS, COMMITS)
-    ]
+    records = [decode_record(entry) for entry in follower.poll()]
     follower.close()
-    return found
+    return [one.order for one in records if one.info is not None and one.info.commits > 1]
 
 
 def ids(db: hc.Database, at: int | None = None, table: str = "t") -> list[int]:
@@ -116,7 +113,7 @@ def test_each_has_an_outcome_of_its_own(db: hc.Database, monkeypatch: pytest.Mon
         txn.insert("t", [{"id": 1, "text": "there"}, {"id": 2, "text": "gone"}])
     with db.begin() as txn:
         txn.delete("t", 2)
-    damaged = one_row_record(0, 0, 0, 0, DML_A, _state(db, "t").table_id, 0, encode_rows([("x",)]))
+    damaged = row_record(DML_A, _state(db, "t").table_id, encode_rows([("x",)]))
     frames = [
         insert(db, 1),
         insert(db, 2),
@@ -212,7 +209,7 @@ def test_a_full_disk_is_told_to_all_and_nothing_has_happened(
 def _insert_together(db: hc.Database, keys: Sequence[int], table: str = "t") -> list[int]:
     rows = [(key, f"row {key}") for key in keys]
     snapshots = [db.visible_ts] * len(rows)
-    stamps = commit_inserts(db._core.writing, _state(db, table), snapshots, rows)
+    stamps = commit_together(db, _state(db, table), rows, snapshots)
     db._core.writing.sync()
     assert all(stamps)
     return stamps
@@ -272,13 +269,15 @@ def test_what_stands_in_the_way_of_a_row_leaves_it_to_others(db: hc.Database) ->
         txn.insert("t", {"id": 1, "text": "there"})
     before = db.visible_ts
     rows = [(key, "x") for key in (1, 2, 2, 3)]
-    stamps = commit_inserts(core.writing, state, [before] * 4, rows)
+    stamps = commit_together(db, state, rows, [before] * 4)
     assert [bool(ts) for ts in stamps] == [False, True, False, True]
     core.writing.sync()
-    assert commit_inserts(core.writing, state, [before] * 2, [(1, "x"), (9, "x")]) == [0, 0]
+    stamps = commit_together(db, state, [(1, "x"), (9, "x")], [before] * 2)
+    assert [bool(ts) for ts in stamps] == [False, True]
+    core.writing.sync()
     db.create_table("third", {"id": int}, "id")  # since their snapshots the catalog has changed
     rows = [(key, "x") for key in (20, 21, 22)]
-    assert commit_inserts(core.writing, state, [before] * 3, rows) == [0, 0, 0]
+    assert commit_together(db, state, rows, [before] * 3) == [0, 0, 0]
     future = [db.visible_ts + 5] * 3
-    assert commit_inserts(core.writing, state, future, rows) == [0, 0, 0]
-    assert ids(db) == [1, 2, 3]
+    assert commit_together(db, state, rows, future) == [0, 0, 0]
+    assert ids(db) == [1, 2, 3, 9]

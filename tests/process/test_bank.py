@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import halocline
-from halocline.log import ACS, Follower
+from halocline.log import Follower, decode_record
 from halocline.node.endpoint import read_endpoint
 from halocline.store import LocalFiles
 from tests.process.children import ACCOUNTS, BALANCE, SMALL, create_bank
@@ -150,7 +150,8 @@ def _in_flight(found: list[int]) -> set[int]:
 
 def _entries_of_several(path: Path) -> int:
     follower = Follower(LocalFiles(path), SMALL)
-    found = sum(entry.type == ACS for entry in follower.poll())
+    infos = [decode_record(entry).info for entry in follower.poll()]
+    found = sum(info is not None and info.commits > 1 for info in infos)
     follower.close()
     return found
 

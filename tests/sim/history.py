@@ -25,7 +25,7 @@ from halocline import Database, Options
 from halocline.clock import ManualClock
 from halocline.store import Files
 from halocline.store.faulty import FaultyFiles
-from halocline.txn.together import commit_inserts
+from tests.unit.rows import rig
 
 TINY = Options(
     page_rows=4,
@@ -272,12 +272,7 @@ class Life:
         core = self.db.core
         (home,) = [one for one in core.engine.tables.values() if one.entry.name == table]
         made = [home.schema.row(dict(zip(_names(table), row, strict=True))) for row in rows]
-        stamps = commit_inserts(core.writing, home, [self.db.visible_ts] * len(rows), made)
-        if not any(stamps):  # timestamps or RowIDs have to be promised first
-            del self.states[-len(rows) :]
-            for row in rows:
-                self.commit(insert(table, row))
-            return
+        stamps = rig.commit_together(self.db, home, made)
         core.writing.wait()
         assert stamps == list(range(stamps[0], stamps[0] + len(rows)))
         assert stamps[0] > self.highest, f"{stamps[0]} after {self.highest} was seen"

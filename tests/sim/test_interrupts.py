@@ -308,12 +308,14 @@ def test_ctrl_c_while_a_block_of_timestamps_is_extended(memory_path: Path) -> No
 
 
 def _check_ceilings(bench: Bench, label: str) -> None:
-    from halocline.log import EPOCH, read_log, transactions
+    from halocline.log import EPOCH, decode_record, read_log
     from halocline.rows.system import EpochNode, decode_system
 
     ceilings = [
         decode_system(payload, EpochNode)
-        for record in transactions(read_log(bench.db._files, bench.db._core.options).entries())
+        for record in map(
+            decode_record, read_log(bench.db._files, bench.db._core.options).entries()
+        )
         for kind, payload in record.nodes
         if record.group == 3 and kind == EPOCH
     ]

@@ -40,13 +40,13 @@ def die_when_files_appear(folder: Path) -> None:
 
 def die_at_the_log(db: Any) -> None:
     committer = db.core.committer
-    apply = committer.apply_record
+    apply = committer.log_prepared
 
     def applied(*given: Any) -> Any:
         apply(*given)
         die()
 
-    committer.apply_record = applied
+    committer.log_prepared = applied
 
 
 def main(path: str, stage: str) -> None:

@@ -19,14 +19,13 @@ from halocline.catalog.history import restore as restore_catalog
 from halocline.checkpoint.objectlist import decode_objects
 from halocline.checkpoint.root import Root, TableWire, decode_root, unpack_times
 from halocline.errors import CorruptionError
-from halocline.log import CKP, Entry, Record, transactions
-from halocline.log.replay import Parts
+from halocline.log import CKP, Entry, decode_record
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
 from halocline.options import Options
 from halocline.rows.engine import EngineState
-from halocline.rows.onerow import fold_row
 from halocline.rows.redo import Bounds, redo
+from halocline.rows.row_run import RowRun
 from halocline.rows.system import CheckpointNode
 from halocline.rows.tier import Tier
 from halocline.store import Objects
@@ -44,39 +43,38 @@ class Replay:
         """The objects as the checkpoint lists them."""
         self.met: set[int] = set()
         """Orders of the checkpoints whose CKP entries have been folded."""
-        self.ts = 0 if root is None else root.start_ts
-        """The newest commit that has been folded."""
+        self._redone_ts = 0 if root is None else root.start_ts
         self._redoing = root is not None
+        self._run = RowRun(engine)
         tables = () if root is None else root.tables
         self._bounds = {
             table.table_id: Bounds(table.need_ts, table.moved_rowid, table.flushed_ts)
             for table in tables
         }
 
-    def fold_entry(self, entry: Entry, parts: Parts) -> None:
-        """The next entry of the log; `parts` are those of transactions that have not ended."""
-        if not self._redoing and fold_row(self.engine, entry):
-            self.ts = self.engine.last_ts
-            return
-        for record in transactions((entry,), parts):
-            self.fold(record)
-
-    def fold(self, record: Record) -> None:
-        """The next record of the log."""
+    def fold(self, entry: Entry) -> None:
+        """The next entry of the log."""
         root = self.root
-        if root is not None and record.order <= root.order:
-            self.ts = max(self.ts, redo(self.engine, record, self._bounds))
+        if root is not None and entry.order <= root.order:
+            self._redone_ts = max(
+                self._redone_ts, redo(self.engine, decode_record(entry), self._bounds)
+            )
             return
         if self._redoing:
             self._resume()
-        self.engine.fold_record(record)
-        self.ts = self.engine.last_ts
-        if record.type == CKP and self.engine.checkpoints:
+        self._run.fold(entry)
+        if entry.type == CKP and self.engine.checkpoints:
             self.met.add(self.engine.checkpoints[0].order)
+
+    def settle(self) -> int:
+        """Fold all that was taken; returns the newest commit so far."""
+        self._run.flush()
+        return self._redone_ts if self._redoing else self.engine.last_ts
 
     def finish(self, known: Iterable[CheckpointNode] = ()) -> EngineState:
         """The log has ended; CorruptionError if it ended before the CKP entry of a checkpoint
         that is known to have been durable: our own, and others that somebody knows of."""
+        self.settle()
         first = 0
         if self.root is not None:
             first = self.root.order

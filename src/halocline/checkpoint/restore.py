@@ -31,10 +31,9 @@ from halocline.log import (
     LogGone,
     Place,
     Recovery,
-    decode_payload,
+    decode_record,
 )
 from halocline.log.names import log_numbers, path_of
-from halocline.log.replay import Parts
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
 from halocline.options import Options
@@ -100,7 +99,7 @@ def checkpoint_nodes(entries: Iterator[Entry]) -> Iterator[CheckpointNode]:
     """What the CKP entries among these say, in their order."""
     for entry in entries:
         if entry.type == CKP:
-            for kind, payload in decode_payload(entry.payload, type=CKP).nodes:
+            for kind, payload in decode_record(entry).nodes:
                 if kind == ROOT:
                     yield decode_system(payload, CheckpointNode)
 
@@ -111,24 +110,22 @@ def _replay(replay: Replay, recovery: Recovery) -> Restored:
     if root is not None and root.uuid != recovery.uuid:
         raise CorruptionError(object_path(replay.key), "the checkpoint belongs to another database")
     files = [place for _, place in recovery.parts()]
-    places = [(replay.ts, place) for place in files[:1]]
+    places = [(replay.settle(), place) for place in files[:1]]
     ahead = iter(files[1:])
     following = next(ahead, None)
-    parts: Parts = {}
     for entry in recovery.entries():
         while following is not None and entry.order >= following.order:
-            places.append((replay.ts, following))
+            places.append((replay.settle(), following))
             following = next(ahead, None)
-        replay.fold_entry(entry, parts)
+        replay.fold(entry)
     while following is not None:
-        places.append((replay.ts, following))
+        places.append((replay.settle(), following))
         following = next(ahead, None)
+    replay.settle()
     return Restored(replay, recovery, places)
 
 
-def join(
-    files: Files, options: Options, shelf: Shelf, parts: Parts
-) -> tuple[EngineState, Follower] | None:
+def join(files: Files, options: Options, shelf: Shelf) -> tuple[EngineState, Follower] | None:
     """The state that an owner at work has published, and a follower that goes on from there.
 
     None when its log has moved on meanwhile: look again. A checkpoint is deleted when there are
@@ -143,11 +140,11 @@ def join(
             nodes = list(checkpoint_nodes(Follower(files, options).poll()))[::-1]
         for node in nodes:
             try:
-                return _join(load(node, options, shelf), files, options, parts)
+                return _join(load(node, options, shelf), files, options)
             except CorruptionError as error:
                 failed.append(error)
         if log_numbers(files)[:1] == [1]:
-            return _join(Replay(EngineState(options, shelf)), files, options, parts)
+            return _join(Replay(EngineState(options, shelf)), files, options)
     except LogGone:
         return None
     if failed and read_pointer(files) == pointer:
@@ -155,14 +152,11 @@ def join(
     return None
 
 
-def _join(
-    replay: Replay, files: Files, options: Options, parts: Parts
-) -> tuple[EngineState, Follower]:
+def _join(replay: Replay, files: Files, options: Options) -> tuple[EngineState, Follower]:
     start = None if replay.root is None else replay.root.start
     follower = Follower(files, options, start=start)
-    parts.clear()
     for entry in follower.poll():
-        replay.fold_entry(entry, parts)
+        replay.fold(entry)
     if replay.root is not None and replay.root.uuid != follower.uuid:
         raise CorruptionError(object_path(replay.key), "the checkpoint belongs to another database")
     return replay.finish(), follower

@@ -41,7 +41,7 @@ from halocline.checkpoint.report import CheckpointReport
 from halocline.checkpoint.root import FileRef, Root, encode_root
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.ids import TableId
-from halocline.log import CKP, ROOT, SYSTEM, Place, encode_payload
+from halocline.log import CKP, ROOT, Place
 from halocline.objects.shelf import object_key, root_key
 from halocline.rows.state import TableState
 from halocline.rows.system import CheckpointNode, JobNode, encode_system
@@ -232,19 +232,16 @@ class Checkpoints:
         committer = self._committer
         engine, log = committer.engine, committer.log
         self._owned[node.key] = files_of(root, node.key)
-        body = encode_payload(committer.next_id(), b"", [(ROOT, encode_system(node))])
+
+        def keep() -> None:
+            # Kept before the job ends: a sweep must find one or the other.
+            engine.kept_files = {*engine.kept_files, *self._owned[node.key]}
+            engine.keep_checkpoint(node)
+
         with committer.lock:
             committer.check_running()
-            log.reserve(len(body))
-            try:
-                # Kept before the job ends: a sweep must find one or the other.
-                engine.kept_files = {*engine.kept_files, *self._owned[node.key]}
-                engine.keep_checkpoint(node)
-                order = log.append(SYSTEM, CKP, body)
-            except BaseException as error:
-                # The pointer must never name a checkpoint that the log does not.
-                log.poison(error)
-                raise
+            # The pointer must never name a checkpoint that the log does not.
+            order = committer.append_system(ROOT, encode_system(node), type=CKP, fold=keep)
         log.sync(order)
 
     def _drop(self) -> int:

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import numpy as np
 
 from halocline.catalog.names import check_name, name_key
 from halocline.errors import AlreadyExistsError, NotFoundError, UsageError
-from halocline.log import AC, SNAPSHOT, SYSTEM, encode_payload
+from halocline.log import SNAPSHOT
 from halocline.rows import EngineState
 from halocline.rows.system import SnapshotNode, encode_system
 from halocline.txn import Committer
@@ -111,12 +112,5 @@ def _record(committer: Committer, node: SnapshotNode) -> int:
     Memory and log must agree, or GC would pass a snapshot that is there again after a restart: as
     in a commit, an interrupt between the two stops the database.
     """
-    log = committer.log
-    record = encode_payload(committer.next_id(), b"", [(SNAPSHOT, encode_system(node))])
-    log.reserve(len(record))
-    try:
-        committer.engine.keep_snapshot(node)
-        return log.append(SYSTEM, AC, record)
-    except BaseException as error:
-        log.poison(error)
-        raise
+    keep = partial(committer.engine.keep_snapshot, node)
+    return committer.append_system(SNAPSHOT, encode_system(node), fold=keep)

@@ -35,13 +35,13 @@ from halocline.log.format import Entry, FileHeader
 from halocline.log.inspect import End, Found, Trouble, inspect
 from halocline.log.names import path_of
 from halocline.rows import system
-from halocline.rows.nodes import HEAD, table_of
+from halocline.rows.nodes import read_head
 from halocline.rows.reshape import decode_reshapes
 
 Told = dict[str, Any]
 
 _CODES: Final = {"clean": 0, "torn": 0, "corrupt": DAMAGED, "refused": USAGE}
-_TYPES: Final = {getattr(frames, name): name for name in ("AC", "ACS", "CKP", "PC", "RB", "UC")}
+_TYPES: Final = {getattr(frames, name): name for name in ("AC", "CKP", "PC", "RB", "UC")}
 _ROWS: Final = {record.DML_A: "DML_A", record.DML_D: "DML_D", record.DML_U: "DML_U"}
 _TABLES: Final = {record.DDL_CT: "DDL_CT", record.DDL_DT: "DDL_DT"}
 _OBJECTS: Final = {record.OBJ_C: "OBJ_C", record.OBJ_D: "OBJ_D", record.PAGE_M: "PAGE_M"}
@@ -92,11 +92,10 @@ def _tell_entry(entry: Entry) -> Told:
         "bytes": len(entry.payload),
     }
     try:
-        payload = record.decode_payload(entry.payload, type=entry.type)
-        told["txn"] = payload.txn_id
-        if payload.info:
-            told |= msgspec.to_builtins(system.decode_info(payload.info))
-        nodes = payload.nodes
+        told["txn"], info, nodes = record.decode_payload(entry.payload)
+        if info is not None:
+            told |= {"commit_ts": info.first_ts, "wall_us": info.wall_us, "commits": info.commits}
+            told |= {"epoch": info.epoch, "token": info.token}
     except HaloclineError as error:
         return told | {"trouble": str(error)}
     return told | {"nodes": [_tell_node(kind, bytes(body)) for kind, body in nodes]}
@@ -106,8 +105,8 @@ def _tell_node(kind: int, body: bytes) -> Told:
     told: Told = {"node": f"{kind:#x}", "bytes": len(body)}
     try:
         if kind in _ROWS:
-            told |= {"node": _ROWS[kind], "table_id": table_of(body)}
-            told["first_rowid"] = HEAD.unpack_from(body)[3]
+            told["node"] = _ROWS[kind]
+            _, told["table_id"], told["first_rowid"], told["rows"] = read_head(body)
         elif kind in _OBJECTS:
             told["node"] = _OBJECTS[kind]
             told |= _tell_objects(kind, body)
@@ -162,6 +161,8 @@ def _lines(told: Told) -> Iterator[str]:
 def _entry_line(told: Told) -> str:
     words = [f"{told['entry']:>8}  {told['type']:<4} at {told['offset']}, {told['bytes']} bytes"]
     words += [f"{name} {told[name]}" for name in ("txn", "commit_ts", "token") if told.get(name)]
+    if told.get("commits", 1) > 1:
+        words.append(f"{told['commits']} commits")
     if "wall_us" in told:
         moment = _START + timedelta(microseconds=told["wall_us"])
         words.append(f"{moment:%Y-%m-%d %H:%M:%S.%f}")

@@ -15,7 +15,6 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock as ThreadLock
 from typing import cast
@@ -44,12 +43,11 @@ from halocline.log import (
     recover,
 )
 from halocline.log.published import Published, claim
-from halocline.log.replay import Parts
 from halocline.node import NobodyError
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
 from halocline.rows import EngineState
-from halocline.rows.onerow import fold_entries, fold_run
+from halocline.rows.row_run import RowRun
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect, forget_objects
@@ -254,8 +252,6 @@ class Reader:
         self._lock = ThreadLock()
         self._look: Callable[[], None] | None = getattr(files, "look", None)
         """Asks an owner far away what is new."""
-        self._parts: Parts = {}
-        """Parts of transactions whose last entry has not arrived yet."""
         self._torn = False
         """A fold was broken off (Ctrl-C): what it left cannot be gone on with."""
         self._freed: EngineState | None = None
@@ -277,7 +273,7 @@ class Reader:
                     restored = restore(files, options, self._shelf, find_log)
                     return restored.engine, Follower(files, options, after=restored.recovery)
                 if Follower(files, options).is_published():
-                    joined = join(files, options, self._shelf, self._parts)
+                    joined = join(files, options, self._shelf)
                     if joined is not None:
                         return joined
                 self._clock.sleep(0.01)
@@ -312,8 +308,9 @@ class Reader:
                     raise LogGone(0)
                 self._torn = True
                 engine = self.engine
-                rest = self._follower.take(partial(fold_run, engine))
-                fold_entries(engine, rest, self._parts)
+                run = RowRun(engine)
+                for entry in self._follower.poll(run.flush):
+                    run.fold(entry)
             except LogGone:
                 self._follower.close()
                 self.engine, self._follower = self._begin()

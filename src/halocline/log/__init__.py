@@ -5,15 +5,13 @@
     allocate.py   files of zeros, one ahead             tape.py     from memory to the disk
     line.py       leader and followers                  writer.py   reserve, append, wait -> Log
     published.py  how far others may read               follow.py   reading beside the writer
-    replay.py     from entries to whole transactions    broker.py   a log that others keep
     places.py     where reading may begin               inspect.py  looking at a damaged log
 
 Start with format.py, then writer.py and recover.py. The bytes are in docs/formats/log.md.
 """
 
-from halocline.log.broker import BrokerLog
 from halocline.log.follow import Follower, LogGone
-from halocline.log.format import AC, ACS, CKP, COMMITS, PARTS, PC, RB, SECTOR, SYSTEM, UC, Entry
+from halocline.log.format import AC, CKP, COMMITS, PARTS, PC, RB, SECTOR, SYSTEM, UC, Entry
 from halocline.log.names import path_of
 from halocline.log.places import Place
 from halocline.log.record import (
@@ -29,22 +27,23 @@ from halocline.log.record import (
     EPOCH,
     FLOOR,
     JOB,
-    NO_PREVIOUS,
     OBJ_C,
     OBJ_D,
     PAGE_M,
     ROOT,
     SNAPSHOT,
+    Info,
+    Record,
     decode_payload,
-    encode_payload,
+    decode_record,
+    encode_commit,
+    encode_system_payload,
 )
 from halocline.log.recover import Recovery, read_log, recover
-from halocline.log.replay import Record, transactions
 from halocline.log.writer import Log
 
 __all__ = [
     "AC",
-    "ACS",
     "CKP",
     "COMMITS",
     "DDL_CD",
@@ -59,7 +58,6 @@ __all__ = [
     "EPOCH",
     "FLOOR",
     "JOB",
-    "NO_PREVIOUS",
     "OBJ_C",
     "OBJ_D",
     "PAGE_M",
@@ -71,18 +69,19 @@ __all__ = [
     "SNAPSHOT",
     "SYSTEM",
     "UC",
-    "BrokerLog",
     "Entry",
     "Follower",
+    "Info",
     "Log",
     "LogGone",
     "Place",
     "Record",
     "Recovery",
     "decode_payload",
-    "encode_payload",
+    "decode_record",
+    "encode_commit",
+    "encode_system_payload",
     "path_of",
     "read_log",
     "recover",
-    "transactions",
 ]

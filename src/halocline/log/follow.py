@@ -33,10 +33,7 @@ from halocline.options import Options
 from halocline.store import File, Files
 from halocline.store.files import NotAFileError
 
-NEAR_BYTES: Final = 1 << 18
 AHEAD_BYTES: Final = 1 << 16
-Fold = Callable[[bytes, int, int, Cursor], None]
-"""Takes what it can of an image, its base and limit as for `read_entries`, and moves the cursor."""
 
 
 class LogGone(HaloclineError):
@@ -93,10 +90,11 @@ class Follower:
         near = position.offset - cursor.offset <= AHEAD_BYTES and position.uuid == self._uuid
         return position if near else None
 
-    def poll(self) -> Iterator[Entry]:
+    def poll(self, settle: Callable[[], None] | None = None) -> Iterator[Entry]:
         """Entries that have become durable since. Afterwards visible_ts and epoch have moved on.
 
-        May be left half-way: the next poll goes on behind the last entry that was yielded.
+        May be left half-way: the next poll goes on behind the last entry that was yielded. `settle`
+        is called behind the last one, before anybody is told that this follower is current.
         """
         position = self._position()
         if position is None:
@@ -112,34 +110,8 @@ class Follower:
                 yield from self._read(cursor, position.offset)
         except FileNotFoundError as error:
             raise LogGone(self._start_order) from error
-        self._reach(position)
-
-    def take(self, fold: Fold) -> Iterator[Entry]:
-        """The same without those that `fold` has taken. Not to be left half-way."""
-        position, cursor = self._position(), self._cursor
-        if position is None or cursor is None or cursor.number != position.file:
-            return self.poll()
-        if not 0 < position.offset - cursor.offset <= NEAR_BYTES:
-            return self.poll()
-        if cursor.order < self._start_order:
-            return self.poll()
-        # Nearly always: a few entries of the same file.
-        try:
-            image, base = self._image(cursor, position.offset)
-        except FileNotFoundError as error:
-            raise LogGone(self._start_order) from error
-        fold(image, base, position.offset, cursor)
-        self._start_order = cursor.order
-        if cursor.offset < position.offset:
-            return self._rest(image, base, position, cursor)
-        self._reach(position)  # not before all is folded: whoever asks `is_current` relies on it
-        return iter(())
-
-    def _rest(
-        self, image: bytes, base: int, position: Published, cursor: Cursor
-    ) -> Iterator[Entry]:
-        """What `fold` has left of an image."""
-        yield from self._entries(image, base, position.offset, cursor)
+        if settle is not None:
+            settle()
         self._reach(position)
 
     def _reach(self, position: Published) -> None:

@@ -2,7 +2,7 @@
 
     file    | header 512 | entry | entry | 00 pad | entry | 00 00 00 ...  to the allocated size |
     entry   | group lsn length type | order synced | crc A5 | payload ...... | crc A5 |
-              '------ 17 (W-04) ----'                              trailer -- 5 -----'
+              '--------- 17 --------'                              trailer -- 5 -----'
               '---------------- header, 38 -----------'
 
 Everything is little-endian. The file was full of zeros before the first entry, and the disk writes
@@ -35,9 +35,8 @@ from zlib import crc32
 from halocline.errors import CorruptionError, UsageError
 
 MAGIC: Final = b"HALO-LOG"
-VERSION: Final = 2
-VERSIONS: Final = (1, VERSION)
-"""Those that are read. 2 knows ACS; everything else is as in 1."""
+VERSION: Final = 3
+"""Versions 1 and 2 had another payload; no release has written them, and none reads them."""
 SECTOR: Final = 512
 MARK: Final = 0xA5
 
@@ -51,14 +50,13 @@ AC: Final = 0x10
 PC: Final = 0x11
 UC: Final = 0x12
 RB: Final = 0x13
-ACS: Final = 0x14
 CKP: Final = 0x40
 MASKED: Final = 0x80
 """Bit 7 of a type on disk: the payload is XOR-ed with the keystream of its order."""
 
 W04: Final = Struct("<IQIB")
 FIELDS: Final = Struct("<IQIBQQ")
-"""Group, LSN, length, type (W-04), order, synced: what the header's CRC covers."""
+"""Group, LSN, length, type, order, synced: what the header's CRC covers."""
 HEADER: Final = Struct("<IQIBQQIB")
 SEAL: Final = Struct("<IB")
 """CRC and mark: the end of an entry's header, of an entry, and of a file's header."""
@@ -129,9 +127,8 @@ def decode_file_header(data: bytes, path: str) -> FileHeader | None:
     crc, mark = SEAL.unpack_from(sector, SECTOR - SEAL.size)
     whole = mark == MARK and crc == crc32(sector[: SECTOR - SEAL.size])
     magic, version, *fields = FILE_HEADER.unpack_from(sector)
-    if whole and magic == MAGIC and version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        raise UsageError(f"{path} has log format version {version}; this release reads {known}")
+    if whole and magic == MAGIC and version != VERSION:
+        raise UsageError(f"{path} has log format version {version}; this release reads {VERSION}")
     if not whole or magic != MAGIC:
         raise CorruptionError(path, f"damaged file header (it says version {version})", offset=0)
     uuid, number, epoch, size, first_order, previous_end, previous_crc, *lsns = fields

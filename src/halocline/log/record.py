@@ -1,14 +1,22 @@
-"""The payload of an entry (W-10..W-12): whose transaction, what it says of itself, its nodes.
+"""The payload of an entry: whose transaction, what it says of itself, its nodes.
 
     | txn id 8 | info length 2 | info | previous 12, only in UC PC RB | node count 4 | node ... |
-    node = | type 1 | length 4 | bytes |            previous = | group 4 | LSN 8 |, zero = none
+    info of a commit = | first_ts 8 | wall_us 8 | epoch 4 | count 4 | flags 1 | token |
+    node = | type 1 | length 4 | bytes |
 
-A node is one atomic command; its number inside the payload makes it a sub-entry (W-09). What the
-info and the nodes' bytes mean belongs to the rooms that write them.
+A node is one atomic command; its number inside the payload makes it a sub-entry. What its bytes
+mean belongs to the rooms that write them.
+
+A commit holds `count` transactions, nearly always one. Several are inserts of one row each into one
+table: the one node has `count` rows, and row i belongs to commit `first_ts + i`. They share the
+wall clock and the transaction id. An entry of the system has no info.
 
 Payloads have passed a CRC when they come here, but a checksum does not stop somebody who can
 write files. Decoding only ever cuts slices out of the payload, so no length it names can allocate
-more than the payload has, and all lengths together must end exactly at its end.
+more than the payload has, and all lengths together must end exactly at its end. A flag that is not
+known is an error: what it stands for must not be left out.
+
+Not here: entries with a previous part (UC, PC, RB), which nothing writes; they are refused.
 """
 
 from __future__ import annotations
@@ -18,8 +26,10 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
+import msgspec
+
 from halocline.errors import CorruptionError, UsageError
-from halocline.log.format import PC, RB, UC
+from halocline.log.format import AC, CKP, COMMITS, SYSTEM, Entry
 
 DML_A: Final = 0x01
 DML_D: Final = 0x02
@@ -39,80 +49,149 @@ EPOCH: Final = 0x0F
 SNAPSHOT: Final = 0x10
 ROOT: Final = 0x11
 
-INFO_BYTES_MAX: Final = 0xFFFF
-NO_PREVIOUS: Final = (0, 0)
-"""The PrevPtr of a transaction's first part."""
+HAS_TOKEN: Final = 0x01
+"""The only flag there is: a token follows, as msgpack."""
 
-_META: Final = Struct("<QH")
-_PREVIOUS: Final = Struct("<IQ")
-_COUNT: Final = Struct("<I")
-_NODE: Final = Struct("<BI")
-_LINKED: Final = frozenset({UC, PC, RB})
-_META_BYTES: Final = _META.size
-_unpack_meta = _META.unpack_from
-_unpack_count = _COUNT.unpack_from
-_unpack_node = _NODE.unpack_from
+META: Final = Struct("<QH")
+INFO: Final = Struct("<QQIIB")
+COUNT: Final = Struct("<I")
+NODE: Final = Struct("<BI")
+_PLAIN: Final = Struct("<QHQQIIBI")
+"""Everything in front of the first node, when there is no token."""
+NODES_AT: Final = _PLAIN.size
+STAMP_AT: Final = META.size
+stamp = Struct("<QQ").pack_into
+"""Puts the timestamp and the wall clock into the payload of a commit, at STAMP_AT."""
+_META_BYTES, _INFO_BYTES, _NODE_BYTES = META.size, INFO.size, NODE.size
+_TOKEN_AT: Final = _META_BYTES + _INFO_BYTES
+_unpack_meta, _unpack_info = META.unpack_from, INFO.unpack_from
+_unpack_count, _unpack_node = COUNT.unpack_from, NODE.unpack_from
+_pack_plain, _pack_node = _PLAIN.pack, NODE.pack
+_U32_MAX: Final = (1 << 32) - 1
 _new = tuple.__new__
 
 Node = tuple[int, bytes]
+_Token = str | tuple[str, int]
+_decode_token = msgspec.msgpack.Decoder(_Token).decode
+_encode_token = msgspec.msgpack.Encoder().encode
 
 
-class Payload(NamedTuple):
-    """A decoded payload. `previous` is (group, LSN) of the part before, or None."""
+class Info(NamedTuple):
+    """What a commit says of itself."""
 
+    first_ts: int
+    wall_us: int
+    epoch: int
+    commits: int = 1
+    """How many transactions it holds."""
+    token: _Token | None = None
+
+
+class Record(NamedTuple):
+    """An entry taken apart: the transactions of one commit, or nodes of the system without info."""
+
+    group: int
+    type: int
+    order: int
     txn_id: int
-    info: bytes
-    previous: tuple[int, int] | None
+    info: Info | None
     nodes: list[Node]
 
 
-def encode_payload(
+def encode_commit(
     txn_id: int,
-    info: bytes,
+    epoch: int,
     nodes: Sequence[tuple[int, bytes | bytearray | memoryview]],
-    prev: tuple[int, int] | None = None,
+    *,
+    count: int = 1,
+    token: _Token | None = None,
 ) -> bytearray:
-    """The payload's bytes, to be patched in place until they are appended.
-
-    UC, PC and RB have a PrevPtr: pass `prev`, NO_PREVIOUS for a first part. AC has none.
-    """
-    if len(info) > INFO_BYTES_MAX:
-        raise UsageError(f"info of {len(info)} bytes is longer than {INFO_BYTES_MAX}")
-    data = bytearray(_META.pack(txn_id, len(info)))
-    data += info
-    if prev is not None:
-        data += _PREVIOUS.pack(*prev)
-    data += _COUNT.pack(len(nodes))
+    """The payload of a commit, whose timestamp and wall clock are put in later (`stamp`)."""
+    if token is None:
+        data = bytearray(_pack_plain(txn_id, _INFO_BYTES, 0, 0, epoch, count, 0, len(nodes)))
+    else:
+        written = _encode_token(token)
+        data = bytearray(META.pack(txn_id, _INFO_BYTES + len(written)))
+        data += INFO.pack(0, 0, epoch, count, HAS_TOKEN)
+        data += written
+        data += COUNT.pack(len(nodes))
     for kind, body in nodes:
-        data += _NODE.pack(kind, len(body))
+        data += _pack_node(kind, len(body))
         data += body
     return data
 
 
-def decode_payload(payload: bytes, *, type: int, path: str = "log") -> Payload:
-    """Take a payload apart; CorruptionError if its lengths do not add up. One node: 0.9 us."""
-    size = len(payload)
-    previous = None
+def encode_system_payload(txn_id: int, nodes: Sequence[tuple[int, bytes]]) -> bytearray:
+    """The payload of an entry of the system."""
+    data = bytearray(META.pack(txn_id, 0))
+    data += COUNT.pack(len(nodes))
+    for kind, body in nodes:
+        data += _pack_node(kind, len(body))
+        data += body
+    return data
+
+
+def add_nodes(payload: bytearray, nodes: Sequence[tuple[int, bytes]]) -> None:
+    """Put further nodes behind those that a payload has."""
+    count_at = _META_BYTES + _unpack_meta(payload)[1]
+    COUNT.pack_into(payload, count_at, _unpack_count(payload, count_at)[0] + len(nodes))
+    for kind, body in nodes:
+        payload += _pack_node(kind, len(body))
+        payload += body
+
+
+def decode_payload(
+    payload: bytes, path: str = "log", nodes_max: int = _U32_MAX
+) -> tuple[int, Info | None, list[Node]]:
+    """(transaction id, info, nodes); CorruptionError if its lengths do not add up, UsageError if it
+    says that it has more nodes than it may."""
     nodes: list[Node] = []
     try:
-        txn_id, info_size = _unpack_meta(payload)
-        at = _META_BYTES + info_size
-        info = payload[_META_BYTES:at]
-        if type in _LINKED:
-            previous = _PREVIOUS.unpack_from(payload, at)
-            if previous == NO_PREVIOUS:
-                previous = None
-            at += _PREVIOUS.size
+        txn_id, info_bytes = _unpack_meta(payload)
+        at = _META_BYTES + info_bytes
+        info = _decode_info(payload, at, path) if info_bytes else None
         (count,) = _unpack_count(payload, at)
         at += 4
+        if count > nodes_max:
+            raise UsageError(f"a commit has at most {nodes_max} parts: commit fewer rows at once")
         # A length that is too long takes `at` beyond the end, where the next unpack fails.
         for _ in range(count):
             kind, length = _unpack_node(payload, at)
-            start = at + 5
+            start = at + _NODE_BYTES
             at = start + length
             nodes.append((kind, payload[start:at]))
     except StructError:
-        raise CorruptionError(path, f"a payload of {size} bytes ends inside a field") from None
-    if at != size:
-        raise CorruptionError(path, f"the nodes of a payload take {at} bytes, not {size}")
-    return _new(Payload, (txn_id, info, previous, nodes))
+        reason = f"a payload of {len(payload)} bytes ends inside a field"
+        raise CorruptionError(path, reason) from None
+    if at != len(payload):
+        raise CorruptionError(path, f"the nodes of a payload take {at} bytes, not {len(payload)}")
+    return txn_id, info, nodes
+
+
+def decode_record(entry: Entry) -> Record:
+    """Take an entry apart; CorruptionError for what no entry of this version can be."""
+    group, _, kind, order, payload, _ = entry
+    txn_id, info, nodes = decode_payload(payload)
+    if group == COMMITS and kind == AC and info is not None:
+        return _new(Record, (group, kind, order, txn_id, info, nodes))
+    if group != SYSTEM or kind not in (AC, CKP) or info is not None:
+        reason = f"entry {order} has type {kind:#x} in group {group}"
+        raise CorruptionError("log", reason if info is None else f"{reason}, with info")
+    return _new(Record, (group, kind, order, txn_id, None, nodes))
+
+
+def _decode_info(payload: bytes, end: int, path: str) -> Info:
+    """What a commit says of itself, up to the byte where it ends."""
+    first_ts, wall_us, epoch, count, flags = _unpack_info(payload, _META_BYTES)
+    token = None
+    if flags & ~HAS_TOKEN:
+        raise CorruptionError(path, f"flags {flags:#x} of a commit are newer than this program")
+    if flags:
+        try:
+            token = _decode_token(payload[_TOKEN_AT:end])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptionError(path, f"a token cannot be decoded: {error}") from error
+    if not count or (end != _TOKEN_AT and not flags):
+        reason = f"a commit of {count} transactions, with {end - _META_BYTES} bytes of info"
+        raise CorruptionError(path, reason)
+    return _new(Info, (first_ts, wall_us, epoch, count, token))

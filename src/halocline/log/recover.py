@@ -74,7 +74,7 @@ class Recovery:
     """Where reading begins; None in an empty log."""
     tail: Cursor
     checkpoint: Entry | None
-    """The last CKP entry (W-16)."""
+    """The last CKP entry."""
     cut_bytes: int
     """Bytes of a torn tail that were found behind the last valid entry."""
     repaired: bool

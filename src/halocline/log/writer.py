@@ -228,7 +228,7 @@ class Log:
         self.watchers.wake_up_to(_LAST)
 
     def truncate_before(self, file_number: int) -> None:
-        """Delete whole files, oldest first (W-19), as far as a durable checkpoint allows."""
+        """Delete whole files, oldest first, as far as a durable checkpoint allows."""
         if 0 < self._checkpoint <= self._tape.durable:
             keep = min(file_number, self.places.file_of(self._checkpoint))
             self._allocator.remove_before(keep)

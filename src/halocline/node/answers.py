@@ -24,15 +24,15 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import Follower, LogGone, transactions
+from halocline.log import Follower, LogGone, decode_record
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.parcel import unpack
 from halocline.node.push import BEGIN_AGAIN, Hub
+from halocline.node.row_commits import Answerable, Outcome, log_rows
 from halocline.node.session import Session
-from halocline.node.single import Outcome, log_row, log_rows
 from halocline.node.wire import (
     READ_BYTES_MAX,
     BeginDdl,
@@ -64,7 +64,6 @@ from halocline.node.wire import (
     WaitVisible,
 )
 from halocline.options import DURATION_MAX
-from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tokens import Token
@@ -145,7 +144,10 @@ class Answers:
         if request.created and request.epoch != core.writing.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
         if request.single and request.token is None:
-            row_ts, owing = self.log_commit(session, request, [])
+            (outcome,) = self.log_rows([request])
+            if isinstance(outcome, Exception):
+                raise outcome
+            row_ts, owing = outcome or self.log_commit(session, request, [])
             self.settle()
             self.tidy(owing)
             return row_ts
@@ -175,16 +177,10 @@ class Answers:
         counts = {id: job.counts() for id, job in jobs.items()}
         return Committed(commit_ts, counts) if counts else commit_ts
 
-    def log_commit(
-        self, session: Session, request: Commit, nodes: Nodes
-    ) -> tuple[int, list[TableState]]:
+    def log_commit(self, session: Session, request: Commit, nodes: Nodes) -> Answerable:
         """Fold and log a short commit (`short_nodes`). Durable after `settle`, then `tidy`."""
         owner = self._running()
         core, tables = owner.core, owner.core.engine.tables
-        if request.single and request.reads is None:
-            row_ts, state = log_row(core, request)
-            if row_ts:
-                return row_ts, [state] if state.owes else []
         nodes = nodes or read_record(request.record)[0]
         with Transaction(core, request.snapshot) as txn:
             txn.waits = False
@@ -194,7 +190,7 @@ class Answers:
         return commit_ts or 0, [tables[id] for id in changed if id in tables and tables[id].owes]
 
     def log_rows(self, commits: Sequence[Commit]) -> Sequence[Outcome]:
-        """The same for single rows that came together, as far as they can be logged so."""
+        """Fold and log commits of single rows; None for those that `log_commit` must decide."""
         try:
             return log_rows(self._running().core, commits)
         except Exception as error:  # noqa: BLE001 nothing has been logged: see there
@@ -300,12 +296,9 @@ class Answers:
         found: list[bytes] = []
         order, size = request.order, 0
         try:
-            for record in transactions(follower.poll()):
-                messages = [
-                    data
-                    for one in each(record)
-                    for _, data in messages_of(one, state_of, log.uuid.hex())
-                ]
+            for record in map(decode_record, follower.poll()):
+                commits = messages_of(record, state_of, log.uuid.hex())
+                messages = [data for _, each in commits for data in each]
                 if found and size + sum(map(len, messages)) > READ_BYTES_MAX:
                     break
                 found += messages

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from halocline.errors import CorruptionError, UnavailableError, UsageError
-from halocline.log import AC, DML_A, DML_D, DML_U, decode_payload
+from halocline.log import DML_A, DML_D, DML_U, decode_payload
 from halocline.node.wire import Commit, Request, decode_request
 from halocline.rows.nodes import ARROW, HEAD
 from halocline.schema.ipc import unpacked_bytes
@@ -37,8 +37,6 @@ SHORT_BYTES_MAX: Final = 1 << 16
 LARGE_BYTES: Final = 16 << 20
 """Smaller ones need no place."""
 ROOM_BYTES: Final = 2 << 30
-_RECORD: Final = Struct("<QH")
-_COUNT: Final = Struct("<I")
 _CARGO: Final = {
     b"\xa6commit": ("fourth", NOTES_BYTES_MAX),
     b"\xa3put": ("third", REQUEST_BYTES_MAX),
@@ -80,11 +78,7 @@ def _check_cargo(body: bytes) -> None:
 
 def read_record(record: bytes) -> tuple[Nodes, int]:
     """The nodes of a workspace, and the bytes that its rows take once they are unpacked."""
-    if len(record) >= _RECORD.size:
-        at = _RECORD.size + _RECORD.unpack_from(record)[1]
-        if len(record) >= at + _COUNT.size and _COUNT.unpack_from(record, at)[0] > NODES_MAX:
-            raise UsageError(f"a commit has at most {NODES_MAX} parts: commit fewer rows at once")
-    nodes = decode_payload(record, type=AC, path="request").nodes
+    _, _, nodes = decode_payload(record, "request", NODES_MAX)
     size = rows = 0
     for kind, payload in nodes:
         if kind in (DML_A, DML_D, DML_U) and len(payload) >= HEAD.size:

@@ -1,4 +1,4 @@
-"""Logtail: commit records as messages that need no knowledge of the log's own format (N-01).
+"""Logtail: commit records as messages that need no knowledge of the log's own format.
 
     ObjectTombstones  _commit_ts, location (null: every data object)   files that end
     Objects           _commit_ts, location, is_tombstone, moved,       files that begin to count
@@ -24,13 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError
-from halocline.log import COMMITS, DML_A, DML_D, DML_U, Record
+from halocline.log import DML_A, DML_D, DML_U, Info, Record
 from halocline.objects.shelf import FILES_PER_JOB, object_key
-from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
+from halocline.rows.nodes import Append, Node, Update, check_rows_of_each, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
-from halocline.rows.system import decode_info
 from halocline.schema.ipc import check_stream
 
 VERSION: Final = b"1"
@@ -55,29 +54,45 @@ _ENDED: Final = pa.schema(
 )
 
 
-def messages_of(record: Record, state_of: StateOf, database: str) -> list[tuple[int, bytes]]:
-    """(table id, message) of one record; of a table that is not known any more there are none."""
-    if record.group != COMMITS:
+def messages_of(record: Record, state_of: StateOf, database: str) -> list[tuple[int, list[bytes]]]:
+    """(commit_ts, its messages) for each transaction of a record; a table that is not known any
+    more has none."""
+    info = record.info
+    if info is None:
         return []
-    ts = decode_info(record.info).commit_ts
-    found: list[tuple[int, str, pa.Table, TableState]] = []
-    objects = decode_reshapes([node for node in record.nodes if node[0] in OBJECT_NODES])
+    nodes: list[tuple[TableState, Node]] = []
     for kind, payload in record.nodes:
         if kind in (DML_A, DML_D, DML_U):
             state = state_of(table_of(payload))
             if state is not None:
-                found += _of_node(state, decode_node(kind, payload, state.schema), ts)
+                nodes.append((state, decode_node(kind, payload, state.schema)))
+    if info.commits > 1:
+        return _of_each(record, info, nodes, database)
+    objects = decode_reshapes([node for node in record.nodes if node[0] in OBJECT_NODES])
+    found = [one for state, node in nodes for one in _of_node(state, node, info.first_ts)]
     for reshape in objects:
         state = state_of(reshape.table_id)
         if state is not None:
-            found += _of_objects(state, reshape, ts)
-    found.sort(key=lambda one: one[0])  # stable: nodes of a kind keep their order
-    facts = {
-        b"database": database.encode(),
-        b"order": b"%d" % record.order,
-        b"commit_ts": b"%d" % ts,
-    }
-    return [(state.table_id, _encode(kind, table, state, facts)) for _, kind, table, state in found]
+            found += _of_objects(state, reshape, info.first_ts)
+    return [(info.first_ts, _encode(found, database, record.order, info.first_ts))]
+
+
+def _of_each(
+    record: Record, info: Info, nodes: list[tuple[TableState, Node]], database: str
+) -> list[tuple[int, list[bytes]]]:
+    """The messages of transactions that inserted a row each."""
+    stamps = range(info.first_ts, info.first_ts + info.commits)
+    if not nodes:
+        return [(ts, []) for ts in stamps]
+    ((state, node),) = nodes
+    check_rows_of_each(info, [node], len(record.nodes))
+    assert isinstance(node, Append)
+    found = []
+    for place, ts in enumerate(stamps):
+        rowid = node.first_rowid + place
+        one = Append(node.table_id, rows=node.rows[place : place + 1], first_rowid=rowid)
+        found.append((ts, _encode(_of_node(state, one, ts), database, record.order, ts)))
+    return found
 
 
 Found = list[tuple[int, str, pa.Table, TableState]]
@@ -142,19 +157,25 @@ def _of_objects(state: TableState, reshape: Reshape, ts: int) -> Found:
     return found
 
 
-def _encode(kind: str, table: pa.Table, state: TableState, facts: dict[bytes, bytes]) -> bytes:
-    metadata = {
-        b"version": VERSION,
-        b"kind": kind.encode(),
-        b"table_id": b"%d" % state.table_id,
-        b"table": state.entry.name.encode(),
-    }
-    table = table.replace_schema_metadata(metadata | facts)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+def _encode(found: Found, database: str, order: int, ts: int) -> list[bytes]:
+    """The messages of one commit, in their order."""
+    messages = []
+    for _, kind, table, state in sorted(found, key=lambda one: one[0]):  # stable
+        metadata = {
+            b"version": VERSION,
+            b"kind": kind.encode(),
+            b"table_id": b"%d" % state.table_id,
+            b"table": state.entry.name.encode(),
+            b"database": database.encode(),
+            b"order": b"%d" % order,
+            b"commit_ts": b"%d" % ts,
+        }
+        table = table.replace_schema_metadata(metadata)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        messages.append(sink.getvalue().to_pybytes())
+    return messages
 
 
 def read_message(data: bytes) -> tuple[dict[str, str], pa.Table]:

@@ -29,13 +29,12 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.ids import NEVER
 from halocline.log import DML_A, DML_D, DML_U
-from halocline.node.limits import Nodes, read_record
+from halocline.node.limits import Nodes
 from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
 from halocline.node.wire import Commit
 from halocline.objects.shelf import job_in
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
-from halocline.rows.onerow import read_row
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
@@ -44,7 +43,7 @@ from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.reads import Reads
 from halocline.txn.task_objects import TaskFiles, join
-from halocline.txn.workspace import Part, Single, TableChanges, Workspace
+from halocline.txn.workspace import Part, TableChanges, Workspace
 
 # -- at the sender -------------------------------------------------------------------------------
 
@@ -97,10 +96,6 @@ def unpack(
 ) -> list[int]:
     """Fill a transaction that has just begun at the sender's snapshot; which tables it needs."""
     states = _States(core, session, commit)
-    if commit.single:
-        single = _single(core.engine.tables, *_only(nodes))
-        txn.adopt_single(single)
-        return [single[0].table_id]
     changes: dict[int, TableChanges] = {}
     reshapes = decode_reshapes([node for node in nodes if node[0] in OBJECT_NODES])
     shapes = {reshape.table_id: reshape for reshape in reshapes}
@@ -128,19 +123,6 @@ def unpack(
     return [*changes, *(reads or ())]
 
 
-def read_single(tables: Mapping[int, TableState], record: bytes) -> Single:
-    """The row of a record of one: 1.4 us if it is plainly so, 3.9 for all that may be in it."""
-    found = read_row(tables, record)
-    if found is None:
-        return _single(tables, *_only(read_record(record)[0]))
-    _, _, _, state, key, row, target, changed = found
-    _known(state)
-    if not target:
-        return state, key, row, 0, ()
-    _check_targets(state, (target,))
-    return state, key, row, target, tuple(_positions(state.schema, changed))
-
-
 class _States:
     """The tables that a parcel may speak of."""
 
@@ -151,33 +133,14 @@ class _States:
             self.created[table_id] = session.nascent(core, commit.ddl, table_id)
 
     def find(self, table_id: int) -> TableState:
-        return _known(self.created.get(table_id) or self._tables.get(table_id))
+        return known_table(self.created.get(table_id) or self._tables.get(table_id))
 
 
-def _known(state: TableState | None) -> TableState:
+def known_table(state: TableState | None) -> TableState:
     """ConflictError for a table that is gone, whatever the snapshot of the sender is."""
     if state is None or state.dropped_at != NEVER:
         raise ConflictError("the table was dropped by another transaction")
     return state
-
-
-def _only(nodes: list[tuple[int, bytes]]) -> tuple[int, bytes]:
-    if len(nodes) != 1:
-        raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
-    return nodes[0]
-
-
-def _single(tables: Mapping[int, TableState], kind: int, payload: bytes) -> Single:
-    state = _known(tables.get(table_of(payload)))
-    node = decode_node(kind, payload, state.schema)
-    if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
-        raise CorruptionError("request", "a single row is an insert or an update by key")
-    (row,) = node.rows
-    key = state.key_of(row)
-    if isinstance(node, Append):
-        return state, key, row, 0, ()
-    _check_targets(state, node.targets)
-    return state, key, row, node.targets[0], tuple(_positions(state.schema, node.changed))
 
 
 def _add(changes: TableChanges, node: Node, state: TableState) -> None:
@@ -190,7 +153,7 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
         for row in node.rows:
             changes.insert(None if key_of is None else key_of(row), row)
         return
-    _check_targets(state, node.targets)
+    check_targets(state, node.targets)
     if isinstance(node, Delete):
         if isinstance(node.targets, np.ndarray):
             changes.add_part(Part(table=None, run=None, keys=node.keys, targets=node.targets))
@@ -198,7 +161,7 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
         for target, key in zip(node.targets, node.keys, strict=True):
             changes.delete(target, key)
         return
-    changed = _positions(state.schema, node.changed)
+    changed = positions_of(state.schema, node.changed)
     if isinstance(node.targets, np.ndarray):
         part = Part(
             table=node.table,
@@ -213,13 +176,13 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
         changes.update(target, None if key_of is None else key_of(row), row, set(changed))
 
 
-def _check_targets(state: TableState, targets: Any) -> None:
+def check_targets(state: TableState, targets: Any) -> None:
     """Versions that end must have begun."""
     if len(targets) and not 0 < min(targets) <= max(targets) < state.next_rowid:
         raise CorruptionError("request", "a row that is to end has never begun")
 
 
-def _positions(schema: Schema, ids: tuple[int, ...]) -> list[int]:
+def positions_of(schema: Schema, ids: tuple[int, ...]) -> list[int]:
     places = {column.id: place for place, column in enumerate(schema.columns)}
     try:
         return [places[id] for id in ids]  # type: ignore[index]
@@ -284,7 +247,7 @@ def _join(
         return
     held, absent = (_side_files(state.table_id, wires) for wires in (blind.held, blind.absent))
     files = TaskFiles(**kinds, held=held, absent=absent)
-    changed = frozenset(_positions(state.schema, blind.changed))
+    changed = frozenset(positions_of(state.schema, blind.changed))
     join(changes, files, jobs=jobs, blind=blind.mode, changed=changed)
 
 

@@ -26,14 +26,11 @@ from typing import Final
 
 from halocline.clock import SystemClock
 from halocline.errors import NotFoundError, SnapshotExpiredError, UnavailableError, UsageError
-from halocline.log import COMMITS, Follower, LogGone, Place, transactions
-from halocline.log.replay import Parts, Record
+from halocline.log import Follower, LogGone, Place, Record, decode_record
 from halocline.node.logtail import messages_of
 from halocline.node.owner import Owner
 from halocline.node.wire import FRAME_BYTES_MAX, Pushed, Subscribe
-from halocline.rows.several import each
 from halocline.rows.state import TableState
-from halocline.rows.system import decode_info
 from halocline.txn import Core
 
 SUBSCRIBERS_MAX: Final = 64
@@ -51,6 +48,8 @@ BEGIN_AGAIN: Final = "read the table at a newer snapshot, or a checkpoint, and s
 LOOK_RECORDS: Final = 256
 _ENTRY_BYTES: Final = 256
 _EVERYBODY: Final = 1 << 64
+CommitMessages = list[tuple[int, list[bytes]]]
+"""(commit_ts, its messages) for each commit of a record."""
 
 
 class Hub:
@@ -111,7 +110,6 @@ class Feed:
         self._told = self._end
         """The end of what was pushed; `_end` may be further, when all the rest was others'."""
         self._follower = Follower(owner.files, core.options, start=place)
-        self._parts: Parts = {}
         self._has_more = True
         """The last look at the log has not come to its end."""
         self._stopped = False
@@ -197,11 +195,10 @@ class Feed:
         size = 0
         self._has_more = True
         until = self._clock.monotonic() + BEAT_S
-        for number, record in enumerate(transactions(self._follower.poll(), self._parts), 1):
-            for one in each(record):
-                ts = decode_info(one.info).commit_ts if one.group == COMMITS else 0
+        for number, entry in enumerate(self._follower.poll(), 1):
+            record = decode_record(entry)
+            for ts, messages in self._messages(core, record):
                 if ts > self._end:
-                    messages = self._hub.encoded.of(one, ts, self._table_id, core, self._database)
                     size += _bytes(messages)
                     if size > FRAME_BYTES_MAX // 2:
                         hint = f"commit {ts} is too large to be pushed: {BEGIN_AGAIN}"
@@ -213,6 +210,13 @@ class Feed:
                 return  # the next look goes on behind this record
         self._has_more = False
         self._end = max(self._end, self._follower.visible_ts)
+
+    def _messages(self, core: Core, record: Record) -> CommitMessages:
+        """Those of each commit of a record that is not known yet."""
+        info = record.info
+        if info is None or info.first_ts + info.commits <= self._end + 1:
+            return []
+        return self._hub.encoded.of(record, self._table_id, core, self._database)
 
     def _check_table(self, core: Core) -> None:
         if self._table is not None:
@@ -230,14 +234,12 @@ class Encoded:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._found: OrderedDict[tuple[int, int | None], list[bytes]] = OrderedDict()
+        self._found: OrderedDict[tuple[int, int | None], CommitMessages] = OrderedDict()
         self._bytes = 0
 
-    def of(
-        self, record: Record, ts: int, table_id: int | None, core: Core, database: str
-    ) -> list[bytes]:
-        """The messages of the record of commit `ts` about one table, or all."""
-        key = ts, table_id
+    def of(self, record: Record, table_id: int | None, core: Core, database: str) -> CommitMessages:
+        """The messages of a record's commits about one table, or all."""
+        key = record.order, table_id
         with self._lock:
             known = self._found.get(key)
         if known is not None:
@@ -246,14 +248,18 @@ class Encoded:
         def state_of(id: int) -> TableState | None:
             return core.engine.tables.get(id) if table_id in (None, id) else None
 
-        made = [data for _, data in messages_of(record, state_of, database)]
+        made = messages_of(record, state_of, database)
         with self._lock:
             if key not in self._found:
                 self._found[key] = made
-                self._bytes += _ENTRY_BYTES + _bytes(made)
+                self._bytes += _held_bytes(made)
             while self._bytes > ENCODED_BYTES_MAX:
-                self._bytes -= _ENTRY_BYTES + _bytes(self._found.popitem(last=False)[1])
+                self._bytes -= _held_bytes(self._found.popitem(last=False)[1])
         return made
+
+
+def _held_bytes(made: CommitMessages) -> int:
+    return sum(_ENTRY_BYTES + _bytes(messages) for _, messages in made)
 
 
 def _bytes(messages: list[bytes]) -> int:

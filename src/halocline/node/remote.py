@@ -20,20 +20,18 @@ from typing import Any
 from halocline.catalog import CatalogTxn, TableEntry, nodes
 from halocline.clock import Clock
 from halocline.errors import ConflictError, HaloclineError, UsageError
-from halocline.log import DML_A, DML_U
 from halocline.node import wire
 from halocline.node.link import Link
 from halocline.node.parcel import pack_objects, pack_reads
 from halocline.node.server_link import ServerLink
 from halocline.rows.engine import EngineState
-from halocline.rows.onerow import one_row_record
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
 from halocline.txn import Committer
 from halocline.txn.endings import rewrite
 from halocline.txn.record import prepare
+from halocline.txn.row_commit import encode_row, row_node
 from halocline.txn.workspace import Single, Workspace
 
 AnyLink = Link | ServerLink
@@ -120,13 +118,7 @@ class Remote(Committer):
 
     def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
         """The same for a transaction of one row."""
-        state, _, row, target, changed = single
-        if target:
-            ids = state.schema.ids_of(changed)
-            kind, body = DML_U, encode_rows((ids, (target,), (row,)))
-        else:
-            kind, body = DML_A, encode_rows((row,))
-        record = one_row_record(0, 0, 0, 0, kind, state.table_id, 0, body)
+        record = bytes(encode_row(row_node(single), 0, 0))
         request = wire.Commit(snapshot, self.link.epoch, record, None, True)
         commit_ts: int = self.link.ask(request, int)
         return commit_ts

@@ -4,12 +4,11 @@
        '---rows, together--^ '--------------> refused, with a reason
 
 Commits of one row wait until all of the turn have been heard, and are then logged together as far
-as that is possible (single.py).
+as that is possible (row_commits.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from halocline.node.faults import fault_of
 from halocline.node.limits import Nodes
 from halocline.node.seat import Seat
 from halocline.node.session import Session
-from halocline.node.single import Outcome
 from halocline.node.wire import Commit, Done, encode, frame
 from halocline.rows.state import TableState
 
@@ -59,18 +57,15 @@ class Turn:
 
     def log_rows(self) -> None:
         """Those of one row: together where that is possible, or else one after the other."""
-        rows = self.rows
-        outcomes: Sequence[Outcome] = [None] * len(rows)
-        if len(rows) > 1:
-            outcomes = self._answers.log_rows([commit for *_, commit in rows])
-        for (seat, session, commit), outcome in zip(rows, outcomes, strict=True):
+        outcomes = self._answers.log_rows([commit for *_, commit in self.rows])
+        for (seat, session, commit), outcome in zip(self.rows, outcomes, strict=True):
             if outcome is None:
                 self.log(seat, session, commit, [])
             elif isinstance(outcome, Exception):
                 self._refuse(seat, outcome)
             else:
-                commit_ts, state = outcome
-                self.logged.append((seat, done(commit_ts), [state] if state.owes else []))
+                commit_ts, states = outcome
+                self.logged.append((seat, done(commit_ts), states))
 
     def _refuse(self, seat: Seat, error: Exception) -> None:
         self.refused.append((seat, frame(fault_of(error, self._answers.schema_of))))

@@ -1,11 +1,11 @@
 """EngineState: the whole database in memory, and the one fold of a commit record into it.
 
-    log --transactions--> fold_record --decode--> fold --> TableState, Catalog, Tokens, Times
-                          (recovery, followers)     ^
-    txn/commit.py ------------ nodes ---------------'
+    log --Record--> fold_record --decode--> fold --> TableState, Catalog, Tokens, Times
+                    (recovery, followers)    ^
+    txn/commit.py ---------- nodes ----------'
 
 The transaction node folds the nodes it has just encoded; everyone else folds the nodes decoded from
-the same bytes. Nothing else ever changes a table.
+the same bytes. What becomes of the rows of a table is decided in one place: `TableState.fold`.
 """
 
 from __future__ import annotations
@@ -15,31 +15,25 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from halocline.catalog import Catalog, TableEntry
 from halocline.catalog.names import name_key
 from halocline.errors import CorruptionError
-from halocline.log import ACS, DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Record
+from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Info, Record
 from halocline.objects import Shelf
 from halocline.options import Options
-from halocline.rows.deletes import TombstoneRun
-from halocline.rows.nodes import Append, Node, Update, decode_node, table_of
+from halocline.rows.nodes import Node, check_rows_of_each, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
-from halocline.rows.several import each
 from halocline.rows.state import TableState
 from halocline.rows.system import (
     CheckpointNode,
     EpochNode,
     FloorNode,
-    Info,
     JobNode,
     SnapshotNode,
-    decode_info,
     decode_system,
 )
-from halocline.rows.tokens import Tokens
+from halocline.rows.tokens import Token, Tokens
 
 TIMES_MIN = 4096
 """Fewer commit times than this are not worth being forgotten."""
@@ -124,51 +118,77 @@ class EngineState:
         self.first_rowid = 1
         """Where the row sequence of a table that is created now begins."""
 
-    def fold(self, info: Info, nodes: Iterable[Node], reshapes: Sequence[Reshape] = ()) -> None:
-        """Apply one committed record. Caller holds the commit lock."""
-        ts = info.commit_ts
-        for reshape in reshapes:
-            state = self.tables[reshape.table_id]
-            self.folded.add(reshape.table_id)
-            if reshape.changes_rows:
-                state.last_ts = ts
-            state.reshape(reshape, ts)
-            for job_id in reshape.jobs:
-                self.jobs.pop(job_id, None)
-        for node in nodes:
-            state = self.tables[node.table_id]
-            state.last_ts = ts  # first: see rows/state.py on reading beside the fold
-            fold_node(state, node, ts)
-            self.folded.add(node.table_id)
-        self.stamp(info)
+    def fold(
+        self,
+        info: Info,
+        nodes: Iterable[Node],
+        reshapes: Sequence[Reshape] = (),
+        walls: Sequence[int] = (),
+    ) -> None:
+        """Apply one committed record. Caller holds the commit lock.
 
-    def stamp(self, info: Info) -> None:
-        """What every commit leaves behind besides rows."""
-        self.last_ts = info.commit_ts
-        self.wall_us = info.wall_us
-        self.times.add(info.commit_ts, info.wall_us)
-        if info.token is not None:
-            self.tokens.add(info.token, info.commit_ts, info.wall_us)
+        `walls`: the wall clock of each of its transactions, where they differ.
+        """
+        self.fold_nodes(info.first_ts, info.commits, nodes, reshapes)
+        self.stamp(info.first_ts, info.commits, info.wall_us, info.token, walls)
+
+    def fold_nodes(
+        self, ts: int, count: int, nodes: Iterable[Node], reshapes: Sequence[Reshape] = ()
+    ) -> None:
+        """Apply what a record says of rows and objects."""
+        for reshape in reshapes:
+            self._reshape(reshape, ts)
+        for node in nodes:
+            self.tables[node.table_id].fold(node, ts, count)
+            self.folded.add(node.table_id)
+
+    def stamp(
+        self,
+        ts: int,
+        count: int,
+        wall_us: int,
+        token: Token | None = None,
+        walls: Sequence[int] = (),
+    ) -> None:
+        """Note what every commit leaves behind besides rows."""
+        times = self.times
+        if count == 1:
+            times.walls.append(wall_us)
+            times.stamps.append(ts)
+        else:
+            times.extend(range(ts, ts + count), walls or (wall_us,) * count)
+        self.wall_us = wall_us
+        self.last_ts = ts + count - 1
+        if token is not None:
+            self.tokens.add(token, ts, wall_us)
+
+    def _reshape(self, reshape: Reshape, ts: int) -> None:
+        state = self.tables[reshape.table_id]
+        self.folded.add(reshape.table_id)
+        if reshape.changes_rows:
+            state.last_ts = ts
+        state.reshape(reshape, ts)
+        for job_id in reshape.jobs:
+            self.jobs.pop(job_id, None)
 
     def fold_record(self, record: Record) -> None:
         """Apply one record as the log has it: recovery, followers."""
-        if record.group == 3:
+        info = record.info
+        if info is None:
             self._fold_system(record)
             return
-        if record.type == ACS:
-            for one in each(record):
-                self.fold_record(one)
-            return
-        info = decode_info(record.info)
         nodes: list[Node] = []
         objects: list[tuple[int, bytes]] = []
         for kind, payload in record.nodes:
             if kind in (DML_A, DML_D, DML_U):
-                nodes.append(self._decode(kind, payload))
+                schema = self._known(table_of(payload)).schema
+                nodes.append(decode_node(kind, payload, schema))
             elif kind in OBJECT_NODES:
                 objects.append((kind, payload))
             else:
-                self.add_table(self.catalog.apply(kind, payload, info.commit_ts))
+                self.add_table(self.catalog.apply(kind, payload, info.first_ts))
+        if info.commits > 1:
+            check_rows_of_each(info, nodes, len(record.nodes))
         reshapes = decode_reshapes(objects) if objects else ()
         for reshape in reshapes:
             self._known(reshape.table_id)
@@ -201,9 +221,6 @@ class EngineState:
         self.first_rowid = max(self.first_rowid, ceiling + 1)
         for state in self.tables.values():
             state.skip_to(ceiling + 1)
-
-    def _decode(self, kind: int, payload: bytes | memoryview) -> Node:
-        return decode_node(kind, payload, self._known(table_of(payload)).schema)
 
     def _known(self, table_id: int) -> TableState:
         state = self.tables.get(table_id)
@@ -258,27 +275,3 @@ class EngineState:
         state = self.tables.get(job.table_id)
         if state is not None and job.rows:
             state.skip_to(job.first_rowid + job.rows)
-
-
-def fold_node(state: TableState, node: Node, ts: int) -> None:
-    """One node into one table: the only place where rows change."""
-    first = node.first_rowid
-    if isinstance(node, Append):
-        if node.table is None:
-            state.append(first, node.rows, ts)
-        else:
-            state.append_run(first, node.table, node.run, ts)
-    elif isinstance(node, Update):
-        if isinstance(node.targets, np.ndarray):
-            assert node.table is not None
-            state.update_run(node.targets, node.changed, node.keys, first, node.table, node.run, ts)
-        else:
-            state.update(node.targets, node.changed, first, node.rows, ts)
-    elif isinstance(node.targets, np.ndarray):
-        after, changed = node.successors, node.changed
-        run = TombstoneRun.of_commit(
-            node.targets, ts, keys=node.keys, successors=after, changed=changed
-        )
-        state.end_run(run)
-    else:
-        state.delete(node.targets, node.keys, ts)

@@ -6,7 +6,7 @@
 
 A checkpoint holds everything up to its order except what was in L0: rows that had not moved into an
 object, and tombstones that had not been flushed. Those are still in the log, among much that the
-checkpoint has. Three bounds of each table tell them apart (W-17):
+checkpoint has. Three bounds of each table tell them apart:
 
     need_ts      nothing of this table in L0 came with a commit before it: skip the node unread
     moved_rowid  rows below it are in objects, or were dropped because no snapshot can see them
@@ -24,19 +24,25 @@ Not here: finding the checkpoint and the start (checkpoint/), what follows O (en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from halocline.log import ACS, COMMITS, DML_A, DML_D, DML_U, Record
-from halocline.rows.deletes import TombstoneRun
-from halocline.rows.engine import EngineState, fold_node
+from halocline.log import DML_A, DML_D, DML_U, Info, Record
+from halocline.rows.engine import EngineState
 from halocline.rows.memtree import Run
-from halocline.rows.nodes import Append, Delete, Node, Update, decode_node, table_of
-from halocline.rows.several import each
+from halocline.rows.nodes import (
+    Append,
+    Delete,
+    Node,
+    Update,
+    check_rows_of_each,
+    decode_node,
+    table_of,
+)
+from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
-from halocline.rows.system import decode_info
 
 _ROWS = frozenset({DML_A, DML_D, DML_U})
 
@@ -50,40 +56,55 @@ class Bounds(NamedTuple):
 
 
 def redo(engine: EngineState, record: Record, bounds: Mapping[int, Bounds]) -> int:
-    """Fold again what L0 needs of a record up to the checkpoint's order; returns its commit_ts.
+    """Fold again what L0 needs of a record up to the checkpoint's order.
 
-    0 for a system record: all of those are in the checkpoint.
+    Returns its last commit_ts; 0 for a system record: all of those are in the checkpoint.
     """
-    if record.group != COMMITS:
+    info = record.info
+    if info is None:
         return 0
-    if record.type == ACS:
-        return max(redo(engine, one, bounds) for one in each(record))
-    ts = decode_info(record.info).commit_ts
+    last = info.first_ts + info.commits - 1
     for kind, payload in record.nodes:
         if kind not in _ROWS:
             continue
         table_id = table_of(payload)
         bound = bounds.get(table_id)
         # A table that the checkpoint does not know was dropped, and no snapshot can see it.
-        if bound is not None and ts >= bound.need_ts:
+        if bound is not None and last >= bound.need_ts:
             state = engine.tables[table_id]
             engine.folded.add(table_id)
-            _redo_node(state, decode_node(kind, payload, state.schema), ts, bound)
-    return ts
+            node = decode_node(kind, payload, state.schema)
+            if info.commits > 1:
+                check_rows_of_each(info, [node], len(record.nodes))
+                _redo_rows_of_each(state, node, info, bound)
+            else:
+                _redo_node(state, node, last, bound)
+    return last
+
+
+def _redo_rows_of_each(state: TableState, node: Node, info: Info, bound: Bounds) -> None:
+    """A row of each of several transactions: a bound may lie between two of them."""
+    assert isinstance(node, Append)
+    skipped = max(0, bound.moved_rowid - node.first_rowid, bound.need_ts - info.first_ts)
+    rows = _rows_after(node, skipped)
+    if rows is not None:
+        state.fold(rows, info.first_ts + skipped, rows.count)
 
 
 def _redo_node(state: TableState, node: Node, ts: int, bound: Bounds) -> None:
     moved = max(0, bound.moved_rowid - node.first_rowid)
     if ts > bound.flushed_ts and (not moved or isinstance(node, Delete)):
-        fold_node(state, node, ts)
+        state.fold(node, ts)
         return
     if not isinstance(node, Delete):
         rows = _rows_after(node, moved)
         if rows is not None:
-            fold_node(state, rows, ts)
+            state.fold(rows, ts)
     if not isinstance(node, Append):
         lowest = bound.moved_rowid if ts <= bound.flushed_ts else 0
-        _end_from(state, node, ts, lowest)
+        ended = _ends_from(state, node, lowest)
+        if len(ended.targets):
+            state.fold(ended, ts)
 
 
 def _rows_after(node: Append | Update, moved: int) -> Append | None:
@@ -106,33 +127,23 @@ def _rows_after(node: Append | Update, moved: int) -> Append | None:
     return Append(node.table_id, table=node.table.slice(moved), run=run, first_rowid=first)
 
 
-def _end_from(state: TableState, node: Update | Delete, ts: int, lowest: int) -> None:
-    """The tombstones of a node whose targets are at or above `lowest`."""
-    successor, keys, changed = 0, node.keys, node.changed
+def _ends_from(state: TableState, node: Update | Delete, lowest: int) -> Delete:
+    """What a node ends, less the targets below `lowest`."""
+    targets, keys = np.asarray(node.targets, dtype=np.int64), node.keys
+    after = None if isinstance(node, Update) else node.successors
     if isinstance(node, Update):
-        successor = node.first_rowid
-        if node.table is None and state.key_of is not None:
-            keys = [state.key_of(row) for row in node.rows]
-        elif node.table is None:
-            keys = [None] * len(node.rows)
+        after = np.arange(node.first_rowid, node.first_rowid + node.count, dtype=np.int64)
+        if node.table is None:
+            key_of = state.key_of
+            keys = [None if key_of is None else key_of(row) for row in node.rows]
+    places = np.flatnonzero(targets >= lowest)
+    left: Sequence[int] | Int64Array = targets[places]
     if not isinstance(node.targets, np.ndarray):
-        for place, target in enumerate(node.targets):
-            if target >= lowest:
-                state.delete([target], [keys[place]], ts)
-                if successor:  # it lives on: the tombstone says as what
-                    tombstone = (ts, successor + place, changed, keys[place])
-                    state.deletes.ended[target] = tombstone
-        return
-    places = np.flatnonzero(node.targets >= lowest)
-    if len(places):
-        after = successor + places if successor else None
-        if isinstance(node, Delete) and node.successors is not None:
-            after = node.successors[places]
-        run = TombstoneRun.of_commit(
-            node.targets[places],
-            ts,
-            keys=[keys[place] for place in places.tolist()],
-            successors=after,
-            changed=changed,
-        )
-        state.end_run(run)
+        left = targets[places].tolist()
+    return Delete(
+        node.table_id,
+        left,
+        [keys[place] for place in places.tolist()],
+        successors=None if after is None else np.asarray(after)[places],
+        changed=node.changed,
+    )

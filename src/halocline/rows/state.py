@@ -1,12 +1,13 @@
 """TableState: everything a reader needs to know of one table, and the fold that makes it.
 
-    commit record --nodes--> TableState.append / update / delete --> pages, memtree, deletion buffer
-                             TableState.reshape                   --> pages leave, objects come
+    commit record --node--> TableState.fold    --> pages, memtree, deletion buffer
+                            TableState.reshape --> pages leave, objects come
 
-State = fold(checkpoint, records). The transaction node calls these three methods right after it
-has appended the record to the log; recovery and read-only openers call them with the same nodes
-decoded from the log. The fold never reads an object and never looks at the clock, so the same
-records give the same state everywhere.
+State = fold(checkpoint, records). `fold` is the only function that adds rows, keys and tombstones
+(a test looks for others). Whoever commits calls it with the nodes of its record, before the record
+is appended to the log; recovery and followers call it with the same nodes, decoded from the log.
+The fold never reads an object and never looks at the clock, so the same records give the same
+state everywhere.
 
 Reading beside the fold needs no lock:
 - `last_ts` rises before anything else changes. A reader looks at the table first and at `last_ts`
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import repeat
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -41,6 +43,7 @@ from halocline.objects.columns import rowid_schema, tombstone_schema
 from halocline.objects.stats import FileKind
 from halocline.rows.deletes import DeletionBuffer, TombstoneRun
 from halocline.rows.memtree import MemTree, Run
+from halocline.rows.nodes import Append, Delete, Node, Update
 from halocline.rows.page import ActivePage, FrozenPage, Int64Array, Page, Row, cut_pages
 from halocline.rows.reshape import Reshape
 from halocline.rows.tier import Tier
@@ -141,22 +144,39 @@ class TableState:
         self.created_at = entry.created_at
         self.dropped_at = entry.dropped_at
 
-    # The fold. All three run under the commit lock; `last_ts` is raised by the caller before.
+    # The fold, under the commit lock.
 
-    def append(self, first_rowid: int, rows: Sequence[Row], ts: int) -> None:
-        """New versions, row by row: the form small commits have."""
-        rowid = first_rowid
-        key_of = self.key_of
-        for row in rows:
-            if key_of is None:
-                self._store(rowid, row, ts)
+    def fold(self, node: Node, ts: int, count: int = 1) -> None:
+        """Apply one node of the commits `ts` to `ts + count - 1`.
+
+        With more than one commit, row i of the node belongs to the i-th of them.
+        """
+        last = ts + count - 1
+        if last > self.last_ts:
+            self.last_ts = last  # first: see above on reading beside the fold
+        if isinstance(node, Append):
+            if node.table is not None:
+                self._append_run(node.first_rowid, node.table, node.run, ts)
+            elif count == len(node.keys) == 1:
+                self._append_row(node.first_rowid, node.keys[0], node.rows[0], ts)
             else:
-                self.append_row(rowid, key_of(row), row, ts)
-            rowid += 1
-        self.next_rowid = rowid
+                self._append(node, ts, count)
+        elif isinstance(node, Update):
+            if node.table is not None:
+                self._update_run(node, ts)
+            elif len(node.keys) == 1:
+                target, key, row = node.targets[0], node.keys[0], node.rows[0]
+                self._update_row(target, node.changed, node.first_rowid, key, row, ts)
+            else:
+                self._update(node, ts)
+        elif isinstance(node.targets, np.ndarray):
+            self._link(node, node.targets, node.successors, ts)
+            self.owes = True
+        else:
+            self._delete(node, ts)
 
-    def append_row(self, rowid: int, key: Any, row: Row, ts: int) -> None:
-        """`append` for one row whose key is known: the hot path of single-row commits."""
+    def _append_row(self, rowid: int, key: Any, row: Row, ts: int) -> None:
+        """`_append` of one row whose key is known: 0.6 us less of the 6 that its commit takes."""
         active = self.shape.active
         rows = active.rows
         if rowid != active.start + len(rows) or len(rows) >= self.page_rows:
@@ -167,8 +187,19 @@ class TableState:
         self.tree.put(key, rowid)
         self.next_rowid = rowid + 1
 
-    def append_run(self, first_rowid: int, table: pa.Table, run: Run | None, ts: int) -> None:
-        """New versions as Arrow: they become frozen pages without being touched (T-20)."""
+    def _append(self, node: Append, ts: int, count: int) -> None:
+        """New versions, row by row: the form that small commits have."""
+        rows, first, key_of = node.rows, node.first_rowid, self.key_of
+        many = len(rows)
+        self._store(first, rows, range(ts, ts + count) if count > 1 else (ts,) * many)
+        if key_of is not None:
+            put = self.tree.put
+            for rowid, key in enumerate(node.keys or map(key_of, rows), first):
+                put(key, rowid)
+        self.next_rowid = first + many
+
+    def _append_run(self, first_rowid: int, table: pa.Table, run: Run | None, ts: int) -> None:
+        """New versions as Arrow: they become frozen pages without being touched."""
         self._close()
         starts, pages = [], []
         rowid = first_rowid
@@ -189,26 +220,18 @@ class TableState:
         if run is not None:
             self.tree.link(run.shifted(first_rowid))
 
-    def update(
-        self,
-        targets: Sequence[int],
-        changed: tuple[int, ...],
-        first_rowid: int,
-        rows: Sequence[Row],
-        ts: int,
-    ) -> None:
-        """Versions that end and live on as a successor with the same key."""
-        rowid = first_rowid
+    def _update(self, node: Update, ts: int) -> None:
+        """Versions that end and live on as a successor with the same key, row by row."""
         key_of = self.key_of
-        for target, row in zip(targets, rows, strict=True):
+        for rowid, (target, row) in enumerate(
+            zip(node.targets, node.rows, strict=True), node.first_rowid
+        ):
             key = None if key_of is None else key_of(row)
-            self.update_row(target, changed, rowid, key, row, ts)
-            rowid += 1
+            self._update_row(target, node.changed, rowid, key, row, ts)
 
-    def update_row(
+    def _update_row(
         self, target: int, changed: tuple[int, ...], rowid: int, key: Any, row: Row, ts: int
     ) -> None:
-        """`update` for one row whose key is known (None: no primary key)."""
         active = self.shape.active
         rows = active.rows
         if rowid != active.start + len(rows) or len(rows) >= self.page_rows:
@@ -227,36 +250,36 @@ class TableState:
             self._mark(target, ts)
         self.next_rowid = rowid + 1
 
-    def update_run(
-        self,
-        targets: Int64Array,
-        changed: tuple[int, ...],
-        keys: Sequence[Any],
-        first_rowid: int,
-        table: pa.Table,
-        run: Run | None,
-        ts: int,
-    ) -> None:
-        """The same for many: `targets` ascend and the i-th row of `table` succeeds the i-th."""
-        self.append_run(first_rowid, table, run, ts)
-        successors = self._arange(first_rowid, len(targets))
-        self.deletes.link(
-            TombstoneRun.of_commit(targets, ts, keys=keys, successors=successors, changed=changed)
-        )
+    def _update_run(self, node: Update, ts: int) -> None:
+        """Many versions whose targets ascend: the i-th row of the table succeeds the i-th."""
+        assert node.table is not None
+        first = node.first_rowid
+        self._append_run(first, node.table, node.run, ts)
+        self._link(node, np.asarray(node.targets), self._arange(first, node.count), ts)
 
-    def delete(self, targets: Sequence[int], keys: Sequence[Any], ts: int) -> None:
-        """Versions that end without a successor."""
-        ended = self.deletes.ended
-        for target, key in zip(targets, keys, strict=True):
-            ended[target] = (ts, 0, (), key)
+    def _delete(self, node: Delete, ts: int) -> None:
+        """Versions that end, row by row."""
+        ended, changed = self.deletes.ended, node.changed
+        successors = repeat(0) if node.successors is None else node.successors
+        for target, key, successor in zip(node.targets, node.keys, successors, strict=False):
+            ended[target] = (ts, int(successor), changed, key)
             self._mark(target, ts)
         if not len(ended) % 1024:  # a table that is only deleted from must be looked at too
             self.owes = True
 
-    def end_run(self, run: TombstoneRun) -> None:
-        """The same for many, which may live on in objects of the same commit."""
+    def _link(
+        self,
+        node: Update | Delete,
+        targets: Int64Array,
+        successors: Sequence[int] | Int64Array | None,
+        ts: int,
+    ) -> None:
+        """Many versions that end; some may live on in objects of the same commit."""
+        after = None if successors is None else np.asarray(successors, dtype=np.int64)
+        run = TombstoneRun.of_commit(
+            targets, ts, keys=node.keys, successors=after, changed=node.changed
+        )
         self.deletes.link(run)
-        self.owes = True
 
     def reshape(self, node: Reshape, ts: int) -> None:
         """Rows leave L0, objects come and go: all of it in one swap of `shape`.
@@ -359,14 +382,19 @@ class TableState:
 
     # Private.
 
-    def _store(self, rowid: int, row: Row, ts: int) -> None:
-        active = self.shape.active
-        rows = active.rows
-        if rowid != active.start + len(rows) or len(rows) >= self.page_rows:
-            active = self._close(rowid)
-            rows = active.rows
-        active.stamps.append(ts)
-        rows.append(row)
+    def _store(self, rowid: int, rows: Sequence[Row], stamps: Sequence[int]) -> None:
+        """Rows of consecutive RowIDs, into the active page and as many others as they need."""
+        at, many = 0, len(rows)
+        while at < many:
+            active = self.shape.active
+            held = len(active.rows)
+            if rowid + at != active.start + held or held >= self.page_rows:
+                active = self._close(rowid + at)
+                held = 0
+            end = min(many, at + self.page_rows - held)
+            active.stamps.extend(stamps[at:end])
+            active.rows.extend(rows[at:end])
+            at = end
 
     def _close(self, next_start: int = 0) -> ActivePage:
         """Put the active page among the closed ones and start another."""
@@ -381,6 +409,10 @@ class TableState:
         return fresh
 
     def _mark(self, target: int, ts: int) -> None:
+        active = self.shape.active
+        if 0 <= target - active.start < len(active.rows):
+            active.marks.add(target - active.start, ts)
+            return
         page = self.page_of(target)
         if page is not None:
             if isinstance(page, FrozenPage) and page.rowids is not None:

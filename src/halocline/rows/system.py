@@ -79,19 +79,9 @@ class CheckpointNode(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest log file that it needs."""
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """The Info field of a commit record (W-10)."""
-
-    commit_ts: int
-    wall_us: int
-    epoch: int
-    token: str | tuple[str, int] | None = None
-
-
 SystemNode = EpochNode | FloorNode | JobNode | SnapshotNode | CheckpointNode
 _S = TypeVar("_S", EpochNode, FloorNode, JobNode, SnapshotNode, CheckpointNode)
 _encode = msgspec.msgpack.Encoder().encode
-_decode_info = msgspec.msgpack.Decoder(Info).decode
 
 
 def encode_system(node: SystemNode) -> bytes:
@@ -105,14 +95,3 @@ def decode_system(payload: bytes | memoryview, kind: type[_S]) -> _S:
         return msgspec.msgpack.decode(payload[1:], type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError("log", f"{kind.__name__} cannot be decoded: {error}") from error
-
-
-def encode_info(info: Info) -> bytes:
-    return _encode(info)
-
-
-def decode_info(info: bytes | memoryview) -> Info:
-    try:
-        return _decode_info(info)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError("log", f"a record's info cannot be decoded: {error}") from error

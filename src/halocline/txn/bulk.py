@@ -1,4 +1,4 @@
-"""Bulk inserts: what exceeds `object_rows_min` becomes objects before the commit (T-20).
+"""Bulk inserts: what exceeds `object_rows_min` becomes objects before the commit.
 
     table  --> sort by key --> refuse what is taken --> data objects of equal size
     stream --> the same for each chunk of `object_rows` rows

@@ -23,7 +23,9 @@ Why it is right
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
+from functools import partial
+from itertools import count as count_from
+from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -31,32 +33,24 @@ from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
-from halocline.log import AC, DML_A, DML_U, EPOCH, Log, encode_payload
+from halocline.log import AC, COMMITS, EPOCH, SYSTEM, Log, encode_system_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
+from halocline.log.record import STAMP_AT, stamp
 from halocline.rows.engine import EngineState
-from halocline.rows.onerow import ONE_ROW_BYTES, one_row_record
 from halocline.rows.state import TableState
-from halocline.rows.system import EpochNode, Info, JobNode, encode_system
+from halocline.rows.system import EpochNode, JobNode, encode_system
 from halocline.rows.tidy import tidy
-from halocline.schema.codec import encode as encode_rows
+from halocline.rows.tokens import Token
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
-from halocline.txn.conflict import untouched
 from halocline.txn.endings import rewrite
-from halocline.txn.record import (
-    COMMIT_TS_AT,
-    WALL_US_AT,
-    Prepared,
-    add_late,
-    patch_u64,
-    patch_u64_be,
-    prepare,
-)
-from halocline.txn.workspace import Single, TableChanges, Workspace
+from halocline.txn.record import Prepared, add_late, prepare
+from halocline.txn.row_commit import commit_row
+from halocline.txn.workspace import TableChanges, Workspace
 
 if TYPE_CHECKING:
     from halocline.txn.jobs import Distant
 
-GROUP_COMMIT, GROUP_SYSTEM = 1, 3
+patch_u64 = Struct("<Q").pack_into
 
 
 class Committer:
@@ -74,7 +68,8 @@ class Committer:
         self._wall_us = clock.wall_us
         self.stopped = False
         """Nothing commits behind the last record of an epoch."""
-        self._ids = count(1)
+        self.ids = count_from(1)
+        """Ids of transactions: they only tell records of one epoch apart."""
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
         self._bulk_rows = engine.options.bulk_rows
@@ -95,7 +90,7 @@ class Committer:
     def _commit(self, txn: Workspace) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         checks = checks_of(self.engine, tables, txn.reads, txn.snapshot)
-        txn_id = next(self._ids)
+        txn_id = next(self.ids)
         rounds = 0
         while True:
             for check in checks:
@@ -111,7 +106,7 @@ class Committer:
                     ready = True
                 if ready and not known:
                     prepared = add_late(prepared, tables)
-                    order, commit_ts = self.apply_record(prepared, txn)
+                    order, commit_ts = self.log_prepared(prepared, txn)
             if known:
                 return self._wait_known(known)
             if ready:
@@ -146,66 +141,7 @@ class Committer:
         if self.after_tidy is not None:
             self.after_tidy(state)
 
-    def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
-        """Commit one inserted or updated row; 0 when the long way must decide. Without `wait` it is
-        durable and visible only after the next `sync`.
-
-        The same steps as `commit` and `apply_record`, written out for one row: 9 us in all, where
-        the general way takes 25. Whatever is not plain (the row, its table or the catalog changed
-        since the snapshot, sequences to extend) is left to the general way, before anything was
-        done.
-        """
-        state, key, row, target, changed = single
-        engine, log = self.engine, self.log
-        schema = state.schema
-        if target:
-            ids = schema.ids_of(changed) if changed[1:] else (schema.columns[changed[0]].id,)
-            kind, body = DML_U, encode_rows((ids, (target,), (row,)))
-        else:
-            kind, ids, body = DML_A, (), encode_rows((row,))
-        with self.lock:
-            rowid = state.next_rowid
-            if (
-                (state.last_ts > snapshot and not untouched(state, key, target, snapshot))
-                or engine.catalog.last_ddl_ts > snapshot
-                or self.next_ts >= engine.ts_ceiling
-                or rowid >= engine.rowid_ceiling
-                or self.stopped
-            ):
-                return 0
-            log.reserve(len(body) + ONE_ROW_BYTES)
-            commit_ts = self.next_ts
-            try:
-                self.next_ts = commit_ts + 1
-                wall_us = self._wall_us()
-                if wall_us < engine.wall_us:
-                    wall_us = engine.wall_us
-                record = one_row_record(
-                    next(self._ids),
-                    commit_ts,
-                    wall_us,
-                    log.epoch,
-                    kind,
-                    state.table_id,
-                    rowid,
-                    body,
-                )
-                state.last_ts = commit_ts
-                if target:
-                    state.update_row(target, ids, rowid, key, row, commit_ts)
-                else:
-                    state.append_row(rowid, key, row, commit_ts)
-                engine.last_ts = commit_ts
-                engine.wall_us = wall_us
-                engine.times.add(commit_ts, wall_us)
-                # Fold first: once it is in the log it may become visible at any moment.
-                order = log.append(GROUP_COMMIT, AC, record, commit_ts)
-            except BaseException as error:
-                log.poison(error)
-                raise
-        if wait:
-            log.wait(order)
-        return commit_ts
+    commit_single = commit_row
 
     def sync(self) -> None:
         """All that was committed is durable when this returns, in async mode too."""
@@ -219,20 +155,36 @@ class Committer:
             order = self.log.places.last_order()
         self.log.wait(order)
 
-    def append_system(self, kind: int, payload: bytes, *, last: bool = False) -> int:
+    def append_system(
+        self,
+        kind: int,
+        payload: bytes,
+        *,
+        type: int = AC,
+        last: bool = False,
+        fold: Callable[[], None] | None = None,
+    ) -> int:
         """Log one system node. Caller holds the commit lock and waits for the order afterwards.
 
         `last`: on a full disk it may use what every commit leaves of the file, so that GC can free
-        something. Nobody else may: a commit needs it for the timestamps it promises.
+        something. Nobody else may: a commit needs it for the timestamps it promises. `fold`: what
+        must not happen without the entry, nor the entry without it.
         """
-        record = encode_payload(next(self._ids), b"", [(kind, payload)])
+        record = encode_system_payload(next(self.ids), [(kind, payload)])
         try:
             self.log.reserve(len(record))
         except UnavailableError:
             if not last:
                 raise
             self.log.reserve(len(record), ENTRY_EXTRA_MAX)
-        return self.log.append(GROUP_SYSTEM, AC, record)
+        try:
+            if fold is not None:
+                fold()
+            return self.log.append(SYSTEM, type, record)
+        except BaseException as error:
+            if fold is not None:
+                self.log.poison(error)
+            raise
 
     def open_epoch(self) -> None:
         """First record of an epoch: what it may use, durable before anything is served."""
@@ -285,42 +237,65 @@ class Committer:
                         winner_ts=dropped_at,
                     )
 
-    def apply_record(self, prepared: Prepared, txn: Workspace | None = None) -> tuple[int, int]:
-        """Take a timestamp, fold, log: (order, commit_ts). Caller holds the commit lock.
+    def log_record(
+        self,
+        payload: bytearray,
+        fold: Callable[[int], None],
+        count: int = 1,
+        token: Token | None = None,
+    ) -> tuple[int, int]:
+        """Take timestamps, fold, append to the log: (order, first commit_ts).
 
-        Background work has no transaction: it changes objects, never rows or definitions.
+        Every commit ends here, `count` of them at once, and nowhere else. Caller holds the commit
+        lock, has checked all there is to check, and owns the RowIDs that it needs. `fold` is given
+        the first timestamp, and puts RowIDs into the payload.
         """
         engine, log = self.engine, self.log
-        payload = prepared.payload
         log.reserve(len(payload))
-        if self.next_ts >= engine.ts_ceiling or self._short_of_rowids(prepared):
-            self._extend(prepared.rows)
+        if self.next_ts + count > engine.ts_ceiling:
+            self._extend()
             log.reserve(len(payload))
-        commit_ts = self.next_ts
+        first_ts = self.next_ts
         try:
-            self.next_ts = commit_ts + 1
-            wall_us = self.clock.wall_us()
+            self.next_ts = first_ts + count
+            wall_us = self._wall_us()
             if wall_us < engine.wall_us:
                 wall_us = engine.wall_us
-            patch_u64_be(payload, COMMIT_TS_AT, commit_ts)
-            patch_u64_be(payload, WALL_US_AT, wall_us)
-            if txn is not None:
-                engine.tables |= txn.created
-            for node, at in zip(prepared.nodes, prepared.rowid_at, strict=True):
-                state = engine.tables[node.table_id]
-                node.first_rowid = state.next_rowid
-                patch_u64(payload, at, state.next_rowid)
-                state.next_rowid += node.count
-            if txn is not None and txn.ddl is not None:
-                self._define(txn, txn.ddl, commit_ts)
-            token = None if txn is None else txn.token
-            info = Info(commit_ts=commit_ts, wall_us=wall_us, epoch=log.epoch, token=token)
-            engine.fold(info, prepared.nodes, prepared.reshapes)
-            order = log.append(GROUP_COMMIT, AC, payload, commit_ts)
+            stamp(payload, STAMP_AT, first_ts, wall_us)
+            # Fold first: once it is in the log it may become visible at any moment.
+            fold(first_ts)
+            engine.stamp(first_ts, count, wall_us, token)
+            order = log.append(COMMITS, AC, payload, first_ts + count - 1)
         except BaseException as error:
             log.poison(error)
             raise
-        return order, commit_ts
+        return order, first_ts
+
+    def log_prepared(self, prepared: Prepared, txn: Workspace | None = None) -> tuple[int, int]:
+        """Commit a prepared record: (order, commit_ts). Caller holds the commit lock.
+
+        Background work has no transaction: it changes objects, never rows or definitions.
+        """
+        for node in prepared.nodes:
+            state = self.engine.tables.get(node.table_id)
+            if state is not None:
+                self.promise_rowids(state.next_rowid + prepared.rows)
+        token = None if txn is None else txn.token
+        fold = partial(self._fold, prepared, txn)
+        return self.log_record(prepared.payload, fold, token=token)
+
+    def _fold(self, prepared: Prepared, txn: Workspace | None, commit_ts: int) -> None:
+        engine = self.engine
+        if txn is not None:
+            engine.tables |= txn.created
+        for node, at in zip(prepared.nodes, prepared.rowid_at, strict=True):
+            state = engine.tables[node.table_id]
+            node.first_rowid = state.next_rowid
+            patch_u64(prepared.payload, at, state.next_rowid)
+            state.next_rowid += node.count
+        if txn is not None and txn.ddl is not None:
+            self._define(txn, txn.ddl, commit_ts)
+        engine.fold_nodes(commit_ts, 1, prepared.nodes, prepared.reshapes)
 
     def _define(self, txn: Workspace, ddl: CatalogTxn, commit_ts: int) -> None:
         ddl.commit(commit_ts)
@@ -328,15 +303,6 @@ class Committer:
             entry = self.engine.catalog.table_by_id(table_id)
             if entry is not None:
                 self.engine.add_table(entry)
-
-    def _short_of_rowids(self, prepared: Prepared) -> bool:
-        ceiling = self.engine.rowid_ceiling
-        tables = self.engine.tables
-        return any(
-            tables[node.table_id].next_rowid + prepared.rows > ceiling
-            for node in prepared.nodes
-            if node.table_id in tables
-        )
 
     def _extend(self, rows: int = 0) -> None:
         """Promise this epoch another block of timestamps and RowIDs. Caller holds the lock.
@@ -360,10 +326,6 @@ class Committer:
         """RowIDs up to this one are ours. Caller holds the lock."""
         if highest > self.engine.rowid_ceiling:
             self._extend(highest - self.engine.rowid_ceiling)
-
-    def next_id(self) -> int:
-        """The id of another transaction; it only tells records of one epoch apart."""
-        return next(self._ids)
 
     def check_running(self) -> None:
         """UsageError or UnavailableError when nothing commits any more."""

@@ -41,7 +41,6 @@ from halocline.objects.finder import Finder
 from halocline.read.locate import Keys, key_columns
 from halocline.rows.members import is_among, places_in
 from halocline.rows.page import Int64Array
-from halocline.rows.state import TableState
 from halocline.txn.objectparts import Ending, file_of
 from halocline.txn.since import Delta, Fate, Fates, fresh_keys, live_since, plain, read_row
 from halocline.txn.workspace import Intent, Part, TableChanges
@@ -358,13 +357,3 @@ def ended(changes: TableChanges, key: Any, winner_ts: int) -> ConflictError:
 
 def conflict(changes: TableChanges, reason: str, key: Any, winner_ts: int) -> ConflictError:
     return ConflictError(reason, table=changes.entry.name, key=key, winner_ts=winner_ts)
-
-
-def untouched(state: TableState, key: Any, target: int, snapshot: int) -> bool:
-    """Has nobody written this row, whatever else happened in its table?"""
-    if state.shape.tier.last_bulk_ts > snapshot:
-        return False  # objects have come that only the general way looks into
-    if target:
-        return state.deletes.find(target) is None
-    newest = state.tree.newest(key)
-    return not newest or state.deletes.find(newest) is not None

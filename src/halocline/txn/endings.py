@@ -1,4 +1,4 @@
-"""Bulk updates and deletes: what ends many rows that are in objects ends them by objects (T-22).
+"""Bulk updates and deletes: what ends many rows that are in objects ends them by objects.
 
     delete    rows of objects: tombstone objects
     update    rows of objects: successors as data objects, and tombstone objects that name them

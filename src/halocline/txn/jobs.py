@@ -123,14 +123,14 @@ def commit_reshapes(
     if committer.distant is not None:
         raise UsageError("background work is committed by the process that owns the database")
     engine, log = committer.engine, committer.log
-    prepared = prepare(committer.next_id(), log.epoch, None, (), {}, 0, reshapes)
+    prepared = prepare(next(committer.ids), log.epoch, None, (), {}, 0, reshapes)
     with committer.lock:
         committer.check_running()
         jobs = [one.job_id for one in reshapes if one.job_id]
         known = all(one.table_id in engine.tables for one in reshapes)
         if not known or any(job not in engine.jobs for job in jobs) or not still():
             return 0
-        order, commit_ts = committer.apply_record(prepared)
+        order, commit_ts = committer.log_prepared(prepared)
     log.wait(order)
     if log.failed is not None:
         raise UnavailableError("the database stopped after an error: open it again")

@@ -1,7 +1,7 @@
-"""Object parts: what a transaction has written into objects before its commit (T-18).
+"""Object parts: what a transaction has written into objects before its commit.
 
-    large insert  --> data objects                         every row has its RowID already (T-20)
-    large delete  --> tombstone objects                                                    (T-22)
+    large insert  --> data objects                         every row has its RowID already
+    large delete  --> tombstone objects
     large update  --> data objects of successors + tombstone objects that name them
 
 The files have no `_commit_ts`: all their rows begin, or end, when the entry is created. Nobody else

@@ -12,13 +12,12 @@ of one that it also created not even that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from struct import Struct
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
-from halocline.log import encode_payload
+from halocline.log import encode_commit
+from halocline.log.record import NODE, add_nodes
 from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,
@@ -28,38 +27,26 @@ from halocline.rows.nodes import (
     encode_node,
     key_run,
 )
-from halocline.rows.onerow import INFO, NAMES
 from halocline.rows.reshape import Reshape, encode_reshape
 from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Part, TableChanges
 
-_NAMES_TOKEN: Final = (b"\x84\xa9commit_ts\xcf", *NAMES[1:])
-_META_BYTES: Final = 10  # txn id u64, InfoLen u16
-_U64_BE: Final = Struct(">Q")
-_U64: Final = Struct("<Q")
-_U32: Final = Struct("<I")
-_NODE: Final = Struct("<BI")
-COMMIT_TS_AT: Final = _META_BYTES + 12
-WALL_US_AT: Final = COMMIT_TS_AT + 8 + 9
-
-patch_u64_be = _U64_BE.pack_into
-patch_u64 = _U64.pack_into
+ROWID_IN_NODE: Final = NODE.size + FIRST_ROWID_AT
+"""Offset of the first RowID, from where a node begins in the payload."""
 
 
 class Prepared(NamedTuple):
     """A record that lacks only its timestamp and RowIDs."""
 
     payload: bytearray
-    nodes: list[Node]
-    rowid_at: list[int]
+    nodes: Sequence[Node]
+    rowid_at: Sequence[int]
     """Offset of each node's first RowID in the payload."""
     rows: int
     """RowIDs the record will take."""
     reshapes: Sequence[Reshape] = ()
     """What becomes of objects."""
-    count_at: int = 0
-    """Offset of the number of nodes in the payload."""
 
 
 def prepare(
@@ -91,16 +78,13 @@ def prepare(
             nodes.append(node)
             encoded.append(encode_node(node, changes.schema))
             rows += node.count
-    info = _info(epoch, token)
-    payload = encode_payload(txn_id, info, encoded)
-    count_at = at = _META_BYTES + len(info)
-    at += _U32.size
+    payload = encode_commit(txn_id, epoch, encoded, token=token)
+    at = len(payload)
     rowid_at = []
-    for place, (_, buffer) in enumerate(encoded):
-        if place >= fixed:
-            rowid_at.append(at + _NODE.size + FIRST_ROWID_AT)
-        at += _NODE.size + len(buffer)
-    return Prepared(payload, nodes, rowid_at, rows, reshapes, count_at)
+    for _, buffer in reversed(encoded[fixed:]):
+        at -= NODE.size + len(buffer)
+        rowid_at.append(at + ROWID_IN_NODE)
+    return Prepared(payload, nodes, rowid_at[::-1], rows, reshapes)
 
 
 def add_late(prepared: Prepared, tables: Mapping[int, TableChanges]) -> Prepared:
@@ -113,14 +97,12 @@ def add_late(prepared: Prepared, tables: Mapping[int, TableChanges]) -> Prepared
 
 
 def _extended(prepared: Prepared, late: Sequence[Node], schema: Schema) -> Prepared:
-    payload, rowid_at = prepared.payload, list(prepared.rowid_at)
-    for node in late:
-        kind, buffer = encode_node(node, schema)
-        rowid_at.append(len(payload) + _NODE.size + FIRST_ROWID_AT)
-        payload += _NODE.pack(kind, len(buffer))
-        payload += buffer
-    (count,) = _U32.unpack_from(payload, prepared.count_at)
-    _U32.pack_into(payload, prepared.count_at, count + len(late))
+    encoded = [encode_node(node, schema) for node in late]
+    at, rowid_at = len(prepared.payload), list(prepared.rowid_at)
+    for _, buffer in encoded:
+        rowid_at.append(at + ROWID_IN_NODE)
+        at += NODE.size + len(buffer)
+    add_nodes(prepared.payload, encoded)
     rows = prepared.rows + sum(node.count for node in late)
     return prepared._replace(nodes=[*prepared.nodes, *late], rowid_at=rowid_at, rows=rows)
 
@@ -169,14 +151,6 @@ def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
         rowids = swept.targets.tolist() if few else swept.targets
         nodes.append(Delete(changes.entry.id, rowids, swept.keys))
     return nodes + _parts(changes, lambda part: part.table is None)
-
-
-def _info(epoch: int, token: Token | None) -> bytes:
-    if token is None:
-        a, b, c = NAMES
-        return INFO.pack(a, 0, b, 0, c, epoch)
-    a, b, c = _NAMES_TOKEN
-    return INFO.pack(a, 0, b, 0, c, epoch) + b"\xa5token" + msgspec.msgpack.encode(token)
 
 
 def _updates(changes: TableChanges, bulk_rows: int) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Which keys of a large input are taken, in the table or by the transaction itself (T-20).
+"""Which keys of a large input are taken, in the table or by the transaction itself.
 
     sorted keys of one object --> L0: are any of its keys among them?   --few--> look these up
                               --> objects whose key range meets theirs  --find_many, alive?

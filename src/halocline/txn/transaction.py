@@ -498,10 +498,6 @@ class Transaction:
         if self.token is not None:
             self.workspace.keeps_token = True
 
-    def adopt_single(self, single: Single) -> None:
-        """Take over one row of another process (node/parcel.py)."""
-        self._own = single
-
     # What it has.
 
     @property

@@ -1,7 +1,7 @@
 """Changes by predicate: update and delete of every row that a `where=` holds for.
 
 where --matching-->  rows with their ids --few--> one by one
-                                              --many--> one part, ascending by RowID (T-22),
+                                              --many--> one part, ascending by RowID,
                                                         or objects (endings.py)
 """
 

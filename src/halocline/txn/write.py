@@ -106,7 +106,7 @@ def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> in
 
 
 def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
-    """Insert a checked Arrow table as one part (T-20)."""
+    """Insert a checked Arrow table as one part."""
     schema, name = changes.schema, changes.entry.name
     if not schema.primary_key:
         changes.add_part(Part(table=table, run=None))
@@ -228,7 +228,7 @@ def add_update_part(
 
 
 def add_delete_part(core: Core, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
-    """Many visible rows, ascending by RowID, end (T-22)."""
+    """Many visible rows, ascending by RowID, end."""
     with changes.all_or_nothing():
         endings.delete(core.writing, changes, rows, targets)
 

@@ -119,7 +119,7 @@ def test_w19_h05_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_
     checkpoints = db._checkpoints
     assert checkpoints is not None
     mover, checkpoints.flush = checkpoints.flush, None
-    for number in range(3):
+    for number in range(4):
         fill(db, "t", 100 * number, 40)
         db.flush("t")
         assert db.checkpoint().log_files == 0

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import halocline as hc
 from halocline.cli import app
-from halocline.log import encode_payload
+from halocline.log import encode_system_payload
 from halocline.log.format import SEAL, SECTOR, VERSION
 from halocline.store import LocalFiles
 from tests.unit.log.rig import commit, start
@@ -229,7 +229,7 @@ def test_what_cannot_be_decoded_is_shown_by_its_reason(tmp_path: Path) -> None:
     """An entry whose frame is right and whose payload is not: somebody wrote it so."""
     log, _ = start(LocalFiles(tmp_path), SMALL)
     commit(log, b"no payload", 1)
-    commit(log, encode_payload(9, b"", [(0x77, b"a node of tomorrow")]), 2)
+    commit(log, bytes(encode_system_payload(9, [(0x77, b"a node of tomorrow")])), 2)
     log.close()
     done = run(str(tmp_path))
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""Appending: order, files that grow and roll, space, durability modes, roles, truncation."""
+"""Appending: order, files that grow and roll, space, durability modes, truncation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from halocline.clock import ManualClock
 from halocline.errors import CorruptionError, UnavailableError, UsageError
-from halocline.log import AC, CKP, BrokerLog, Entry, Log, read_log
+from halocline.log import AC, CKP, Log, read_log
 from halocline.log.format import PAYLOAD_BYTES_MAX, SECTOR
 from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
@@ -408,42 +408,6 @@ def test_w20_several_databases_are_independent_log_spaces(tmp_path: Path) -> Non
         assert found == [payload(number) for number in range(which, last, 2)] + (
             [payload(30)] if which else []
         )
-
-
-def test_w18_a_broker_applies_what_an_external_log_made_durable() -> None:
-    broker = BrokerLog(order=40)
-    entry = Entry(1, 17, AC, 41, b"change", 3)
-    broker.deliver(entry)
-    broker.reserve(6)
-    assert broker.append(1, AC, bytearray(b"change"), 9) == 41
-    broker.wait(41)
-    assert (broker.visible_ts, broker.epoch) == (9, 3)
-    broker.close()
-
-
-def test_w18_a_broker_makes_nothing_up() -> None:
-    broker = BrokerLog(order=40)
-    with pytest.raises(UsageError):
-        broker.append(1, AC, b"mine")
-    with pytest.raises(UsageError):
-        broker.deliver(Entry(1, 1, AC, 43, b"", 1))
-    broker.deliver(Entry(1, 1, AC, 41, b"theirs", 1))
-    with pytest.raises(UsageError):
-        broker.append(1, AC, b"mine")
-    with pytest.raises(UsageError):
-        broker.wait(41)
-
-
-def test_w18_a_holders_entries_feed_a_broker() -> None:
-    files = FaultyFiles()
-    log, _ = start(files)
-    for number in range(5):
-        commit(log, payload(number))
-    log.close()
-    broker = BrokerLog()
-    for entry in entries_of(files):
-        broker.deliver(entry)
-        assert broker.append(entry.group, entry.type, entry.payload) == entry.order
 
 
 def test_async_gives_every_commit_to_the_operating_system_without_a_sync() -> None:

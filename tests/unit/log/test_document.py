@@ -12,20 +12,28 @@ from halocline.log import (
     AC,
     DML_A,
     FLOOR,
+    Info,
     Log,
-    decode_payload,
-    encode_payload,
+    decode_record,
+    encode_commit,
+    encode_system_payload,
     read_log,
-    transactions,
 )
 from halocline.log.names import path_of
+from halocline.log.record import STAMP_AT, stamp
+from halocline.rows.nodes import Append, decode_node, encode_node
+from halocline.schema.schema import Schema
 from halocline.store.faulty import FaultyFiles
+from halocline.txn.record import ROWID_IN_NODE
 from tests.unit.log.rig import TINY, image, recovered
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "log.md"
 LINE = re.compile(r"([0-9a-f]{4})  ((?:[0-9a-f]{2} )*[0-9a-f]{2})  +(\S.*)")
 CRC_OF = re.compile(r"CRC of (?:((?:[0-9a-f]{2} ){4})and )?bytes (\w{4}) to (\w{4})")
 UUID = bytes(range(16))
+SCHEMA = Schema.define({"id": int, "name": str}, "id")
+INFO = Info(5, 1_767_225_600_000_000, 1)
+ROW = Append(2, [(1, "a")], first_rowid=9)
 
 
 def _lines() -> list[tuple[int, bytes, str]]:
@@ -51,28 +59,29 @@ def test_the_example_of_the_document_is_a_valid_log() -> None:
     files.makedirs("log")
     files.create(path_of(1), 2048).pwrite(_image(), 0)
     recovery = read_log(files, TINY)
-    assert (recovery.uuid, recovery.epoch, recovery.tail.offset) == (UUID, 1, 0x284)
+    assert (recovery.uuid, recovery.epoch, recovery.tail.offset) == (UUID, 1, 0x2B7)
     found = list(recovery.entries())
     assert [(one.group, one.lsn, one.type, one.order) for one in found] == [
         (1, 1, AC, 1),
         (3, 1, AC, 2),
     ]
-    assert decode_payload(found[0].payload, type=AC) == (7, b"info", None, [(DML_A, b"row")])
-    records = list(transactions(found))
-    assert [(one.txn_id, one.nodes) for one in records] == [
-        (7, [(DML_A, b"row")]),
-        (8, [(FLOOR, b"\x05")]),
-    ]
+    commit, system = map(decode_record, found)
+    assert (commit.txn_id, commit.info, len(commit.nodes)) == (7, INFO, 1)
+    ((kind, payload),) = commit.nodes
+    assert kind == DML_A
+    assert decode_node(kind, payload, SCHEMA) == ROW
+    assert (system.txn_id, system.info, system.nodes) == (8, None, [(FLOOR, b"\x05")])
 
 
 def test_the_log_writes_exactly_the_bytes_of_the_document() -> None:
     files = FaultyFiles()
     recovery = replace(recovered(files), uuid=UUID)
     log = Log.start(files, recovery, options=TINY, clock=ManualClock())
-    for group, data in (
-        (1, encode_payload(7, b"info", [(DML_A, b"row")])),
-        (3, encode_payload(8, b"", [(FLOOR, b"\x05")])),
-    ):
+    commit = encode_commit(7, INFO.epoch, [encode_node(ROW, SCHEMA)])
+    stamp(commit, STAMP_AT, INFO.first_ts, INFO.wall_us)
+    rowid_at = commit.index(DML_A, 39) + ROWID_IN_NODE
+    commit[rowid_at : rowid_at + 8] = ROW.first_rowid.to_bytes(8, "little")
+    for group, data in ((1, commit), (3, encode_system_payload(8, [(FLOOR, b"\x05")]))):
         log.reserve(len(data))
         log.wait(log.append(group, AC, data))
     log.close()

@@ -11,6 +11,7 @@ import pytest
 
 from halocline import Database
 from halocline.clock import ManualClock
+from halocline.rows.nodes import Append
 from halocline.rows.state import TableState
 from halocline.store.faulty import FaultyFiles
 from tests.unit.read import moving
@@ -92,7 +93,8 @@ def test_a_version_born_dead_is_absent_and_its_successor_is_an_insert(db: Any) -
     state = moving.state_of(db, "t")
     rowids = {key: find_rowid(state, key) for key in (5, 6)}
     # As a bulk commit does it: row 5 is ignored, row 6 has been replaced in the same record.
-    state.append_row(state.next_rowid, 6, (6, "rebased"), ts)
+    node = Append(state.table_id, [(6, "rebased")], first_rowid=state.next_rowid)
+    state.fold(node, ts)
     newest = state.tree.newest(6)
     state.deletes.ended[rowids[5]] = (ts, 0, (), 5)
     state.deletes.ended[rowids[6]] = (ts, newest, (), 6)

@@ -18,7 +18,6 @@ import pytest
 from halocline.catalog import TableEntry
 from halocline.ids import NEVER, ColumnId, TableId
 from halocline.read.scan import count_rows, memory_table, scan_objects, take_plan
-from halocline.rows.engine import fold_node
 from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,
@@ -31,6 +30,7 @@ from halocline.rows.nodes import (
 )
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
+from halocline.txn.row_commit import commit_rows
 
 NOTHING = np.empty(0, np.int64)
 COLUMNS = {"id": int, "name": str, "n": int}
@@ -93,9 +93,8 @@ class Version(NamedTuple):
 
 
 def fold(state: TableState, node: Node, ts: int) -> None:
-    """Fold as the engine does: `last_ts` first."""
-    state.last_ts = ts
-    fold_node(state, node, ts)
+    """Fold as the engine does."""
+    state.fold(node, ts)
 
 
 def through_bytes(node: Node, schema: Schema) -> Node:
@@ -255,3 +254,14 @@ def contents(state: TableState) -> dict[int, tuple[Any, int]]:
 def table_of(rows: list[tuple[Any, ...]], schema: Schema) -> pa.Table:
     """Rows as the Arrow table a bulk node carries."""
     return schema.to_table(rows)
+
+
+def commit_together(
+    db: Any, state: TableState, rows: Sequence[Any], snapshots: Sequence[int] = ()
+) -> list[int]:
+    """Commit rows as the owner does with those that several processes insert at one moment."""
+    assert state.key_of is not None
+    singles = [(state, state.key_of(row), row, 0, ()) for row in rows]
+    bodies = [state.schema.encode_rows([row]) for row in rows]
+    given = snapshots or [db.visible_ts] * len(rows)
+    return commit_rows(db.core.writing, singles, given, bodies)

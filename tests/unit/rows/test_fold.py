@@ -93,6 +93,25 @@ def test_arrow_becomes_frozen_pages_without_a_copy() -> None:
     assert state.shape.active.start == state.next_rowid == 12
 
 
+def test_rows_of_several_commits_have_a_timestamp_each() -> None:
+    for many in (1, 2, 5, 9):
+        state = state_of("int", page_rows=4)
+        state.fold(Append(1, [(n, "x", 0) for n in range(many)], first_rowid=3), 10, many)
+        assert contents(state) == {3 + n: ((n, "x", 0), 10 + n) for n in range(many)}
+        assert (state.last_ts, state.next_rowid) == (9 + many, 3 + many)
+        for n in range(many):
+            assert [bool(state.locate(n, ts)) for ts in (9 + n, 10 + n)] == [False, True]
+
+
+def test_a_commit_fills_a_page_that_others_have_begun() -> None:
+    state = state_of("int", page_rows=4)
+    for first, many in ((1, 1), (2, 1), (3, 5), (8, 1), (9, 3)):
+        rows = [(n, "x", 0) for n in range(first, first + many)]
+        fold(state, Append(1, rows, first_rowid=first), first)
+    assert [(page.start, count) for page, count in state.pages()] == [(1, 4), (5, 4), (9, 3)]
+    assert [state.row(rowid)[0] for rowid in range(1, 12)] == list(range(1, 12))
+
+
 def test_the_active_page_is_closed_when_it_is_full() -> None:
     state = state_of("int", page_rows=2)
     fold(state, Append(1, [(1, "x", 0), (2, "x", 0)], first_rowid=1), 1)

@@ -44,6 +44,13 @@ def _rows(count: int) -> list[tuple[Any, ...]]:
     return [(n, f"x{n}", None, [n, None], {"a": "b" * n}) for n in range(count)]
 
 
+def head(
+    form: int = ROWS, count: int = 0, *, version: int = VERSION, flags: int = 0, schema: int = 0
+) -> bytes:
+    """The head of a node of table 7."""
+    return HEAD.pack(version, form, flags, 7, schema, 5, count)
+
+
 def nodes(schema: Schema, count: int = 12) -> list[Node]:
     """A node of every kind and form."""
     rows = _rows(count)
@@ -118,12 +125,13 @@ def test_rows_of_any_type_come_back_in_both_forms(data: st.DataObject) -> None:
     assert bulk.table.schema == schema.arrow
 
 
-def test_the_head_is_18_bytes_with_the_row_id_to_be_patched() -> None:
+def test_the_head_is_28_bytes_with_the_row_id_to_be_patched() -> None:
     for node in nodes(SCHEMA):
         kind, payload = encode_node(node, SCHEMA)
-        version, form, table_id, first = HEAD.unpack_from(payload)
-        assert HEAD.size == 18
-        assert (version, table_id, first, FIRST_ROWID_AT) == (VERSION, 7, 0, 10)
+        version, form, flags, table_id, schema_version, first, count = HEAD.unpack_from(payload)
+        assert HEAD.size == 28
+        assert (version, table_id, first, FIRST_ROWID_AT) == (VERSION, 7, 0, 16)
+        assert (flags, schema_version, count) == (0, 0, 12)
         assert form in (ROWS, ARROW)
         assert kind == {Append: DML_A, Update: DML_U, Delete: DML_D}[type(node)]
         assert table_of(payload) == table_of(memoryview(payload)) == 7
@@ -146,7 +154,7 @@ def test_rows_that_claim_to_be_huge_are_not_unpacked() -> None:
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
-    payload = HEAD.pack(VERSION, ARROW, 7, 1) + sink.getvalue().to_pybytes()
+    payload = head(ARROW, 1) + sink.getvalue().to_pybytes()
     with pytest.raises(CorruptionError, match="once unpacked"):
         decode_node(DML_A, payload, SCHEMA)
 
@@ -194,7 +202,7 @@ def _ipc(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return HEAD.pack(VERSION, ARROW, 7, 5) + sink.getvalue().to_pybytes()
+    return head(ARROW, table.num_rows) + sink.getvalue().to_pybytes()
 
 
 TABLE = SCHEMA.to_table(_rows(3))
@@ -209,18 +217,22 @@ def _update(targets: Any, table: pa.Table = TABLE, metadata: Any = CHANGED) -> b
 
 HOSTILE: dict[str, tuple[int, bytes]] = {
     "empty": (DML_A, b""),
-    "short head": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5)[:-1]),
-    "newer version": (DML_A, HEAD.pack(2, ROWS, 7, 5) + b"\x90"),
-    "unknown form": (DML_A, HEAD.pack(VERSION, 9, 7, 5) + b"\x90"),
-    "unknown type": (99, HEAD.pack(VERSION, ROWS, 7, 5) + b"\x90"),
+    "short head": (DML_A, head()[:-1]),
+    "newer version": (DML_A, head(version=VERSION + 1) + b"\x90"),
+    "flags": (DML_A, head(flags=1) + b"\x90"),
+    "another schema": (DML_A, head(schema=1) + b"\x90"),
+    "more rows than it says": (DML_A, head() + SCHEMA.encode_rows(_rows(1))),
+    "fewer rows than it says": (DML_A, head(count=1) + b"\x90"),
+    "unknown form": (DML_A, head(9) + b"\x90"),
+    "unknown type": (99, head() + b"\x90"),
     "unknown type of arrow": (99, _ipc(TABLE)),
-    "no body": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5)),
-    "rows are a map": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5) + b"\x80"),
-    "huge array": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5) + b"\xdd\xff\xff\xff\xff"),
-    "huge text": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5) + b"\x91\x95\x01\xdb\xff\xff\xff\xff"),
-    "deep nesting": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5) + b"\x91" * 100_000),
-    "trailing bytes": (DML_A, HEAD.pack(VERSION, ROWS, 7, 5) + b"\x90\x90"),
-    "not arrow": (DML_A, HEAD.pack(VERSION, ARROW, 7, 5) + b"hello world"),
+    "no body": (DML_A, head()),
+    "rows are a map": (DML_A, head() + b"\x80"),
+    "huge array": (DML_A, head() + b"\xdd\xff\xff\xff\xff"),
+    "huge text": (DML_A, head() + b"\x91\x95\x01\xdb\xff\xff\xff\xff"),
+    "deep nesting": (DML_A, head() + b"\x91" * 100_000),
+    "trailing bytes": (DML_A, head() + b"\x90\x90"),
+    "not arrow": (DML_A, head(ARROW) + b"hello world"),
     "other columns": (DML_A, _ipc(pa.table({"id": [1]}))),
     "other types": (DML_A, _ipc(TABLE.set_column(1, "s", pa.array([[1], [2], [3]])))),
     "null key": (DML_A, _ipc(TABLE.set_column(0, "id", pa.array([1, None, 3])))),
@@ -254,7 +266,6 @@ def test_hostile_bytes_are_corruption(name: str) -> None:
 
 
 def test_targets_rows_and_keys_must_agree_in_number() -> None:
-    head = HEAD.pack(VERSION, ROWS, 7, 5)
     rows = msgspec.Raw(SCHEMA.encode_rows(_rows(2)))
     keys = msgspec.Raw(SCHEMA.encode_keys([1, 2]))
     encode = msgspec.msgpack.encode
@@ -267,11 +278,10 @@ def test_targets_rows_and_keys_must_agree_in_number() -> None:
         (DML_D, encode(((1, 2), None))),
     ):
         with pytest.raises(CorruptionError):
-            decode_node(kind, head + body, SCHEMA)
+            decode_node(kind, head(count=2) + body, SCHEMA)
 
 
 def test_a_value_that_does_not_fit_its_column_is_corruption() -> None:
-    head = HEAD.pack(VERSION, ROWS, 7, 5)
     for row in (
         (1, "s", "1.5", None, None),
         (1, "s", "1E+999999999", None, None),
@@ -285,7 +295,7 @@ def test_a_value_that_does_not_fit_its_column_is_corruption() -> None:
         (1, "s", None, None, None, None),
     ):
         with pytest.raises(CorruptionError):
-            decode_node(DML_A, head + msgspec.msgpack.encode([row]), SCHEMA)
+            decode_node(DML_A, head(count=1) + msgspec.msgpack.encode([row]), SCHEMA)
     bad_text = b"\x91\x95\x01\xa2\xff\xfe\xc0\xc0\xc0"
     with pytest.raises(CorruptionError):
-        decode_node(DML_A, head + bad_text, SCHEMA)
+        decode_node(DML_A, head(count=1) + bad_text, SCHEMA)

@@ -13,6 +13,7 @@ from halocline.errors import CorruptionError
 from halocline.ids import ColumnId, TableId
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.shelf import object_key
+from halocline.rows.nodes import Append, Delete
 from halocline.rows.reshape import Reshape, decode_reshapes, encode_reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.rows.trim import trim
@@ -44,7 +45,8 @@ def table_state(page_rows: int = 4) -> TableState:
 def filled(rows: int) -> TableState:
     state = table_state()
     for number in range(1, rows + 1):
-        state.append_row(number, number * 10, (number * 10, f"row {number}"), number)
+        row = (number * 10, f"row {number}")
+        state.fold(Append(state.table_id, [row], first_rowid=number), number)
     return state
 
 
@@ -92,7 +94,7 @@ def test_a_moved_row_keeps_its_stamp_until_it_is_trimmed() -> None:
 
 def test_trim_keeps_the_tombstone_of_a_row_in_l0() -> None:
     state = filled(10)
-    state.delete([2, 9], [20, 90], 11)
+    state.fold(Delete(state.table_id, [2, 9], [20, 90]), 11)
     state.reshape(move(state, 1, 7, 12), 12)
     trim(state, 12, Lock())
     assert state.deletes.find(2) is None, "its row has moved and its tombstone is flushed"
@@ -101,7 +103,7 @@ def test_trim_keeps_the_tombstone_of_a_row_in_l0() -> None:
 
 def test_trim_keeps_what_an_open_writer_must_find() -> None:
     state = filled(10)
-    state.delete([2, 3], [20, 30], 11)
+    state.fold(Delete(state.table_id, [2, 3], [20, 30]), 11)
     state.reshape(move(state, 1, 7, 12), 12)
     trim(state, 10, Lock())
     assert state.deletes.find(2) is not None
@@ -111,12 +113,13 @@ def test_trim_keeps_what_an_open_writer_must_find() -> None:
 def test_replay_may_have_cut_its_pages_elsewhere(end: int) -> None:
     state = table_state(page_rows=100)
     for number in range(1, 11):
-        state.append_row(number, number * 10, (number * 10, f"row {number}"), number)
-    state.delete([9], [90], 11)
+        row = (number * 10, f"row {number}")
+        state.fold(Append(state.table_id, [row], first_rowid=number), number)
+    state.fold(Delete(state.table_id, [9], [90]), 11)
     state.reshape(move(state, 1, end, 12), 12)
     rows = {rowid: state.row(rowid) for rowid in range(1, 11)}
     assert {rowid for rowid, row in rows.items() if row} == set(range(end, 11))
-    state.append_row(11, 110, (110, "new"), 13)
+    state.fold(Append(state.table_id, [(110, "new")], first_rowid=11), 13)
     assert state.row(11) == (110, "new")
 
 

@@ -1,11 +1,10 @@
-"""System nodes, the info of a record, tokens and commit times."""
+"""System nodes, tokens and commit times."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-import msgspec
 import pytest
 
 from halocline.errors import CorruptionError, UsageError
@@ -14,9 +13,7 @@ from halocline.rows.engine import TIMES_MIN, EngineState, Times
 from halocline.rows.system import (
     EpochNode,
     FloorNode,
-    Info,
     JobNode,
-    decode_info,
     decode_system,
     encode_system,
 )
@@ -66,46 +63,6 @@ def test_mutated_system_nodes_are_corruption_or_a_node(
     ):
         with pytest.raises(CorruptionError):
             decode_system(hostile, type(node))  # type: ignore[type-var]
-
-
-@pytest.mark.parametrize("token", [None, "t", ("app", 7), "é" * 300])
-def test_the_info_of_a_record(token: str | tuple[str, int] | None) -> None:
-    info = Info(commit_ts=2**40, wall_us=10**15, epoch=3, token=token)
-    data = msgspec.msgpack.encode(info)
-    assert decode_info(data) == decode_info(memoryview(data)) == info
-    rng = random.Random(2)
-    for end in range(len(data)):
-        with pytest.raises(CorruptionError):
-            decode_info(data[:end])
-    for _ in range(500):
-        mutated = bytearray(data)
-        mutated[rng.randrange(len(mutated))] = rng.randrange(256)
-        try:
-            assert isinstance(decode_info(bytes(mutated)), Info)
-        except CorruptionError:
-            pass
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"commit_ts": 1},
-        {"commit_ts": "1", "wall_us": 1, "epoch": 1},
-        {"commit_ts": 1, "wall_us": 1, "epoch": 1, "token": 5},
-        {"commit_ts": 1, "wall_us": 1, "epoch": 1, "token": ["a"]},
-        {"commit_ts": 1, "wall_us": 1, "epoch": 1, "token": ["a", "b"]},
-    ],
-    ids=repr,
-)
-def test_info_that_makes_no_sense_is_corruption(fields: dict[str, object]) -> None:
-    with pytest.raises(CorruptionError):
-        decode_info(msgspec.msgpack.encode(fields))
-
-
-def test_a_token_that_is_no_text_is_corruption() -> None:
-    with pytest.raises(CorruptionError):
-        decode_info(b"\x84\xa9commit_ts\x01\xa7wall_us\x01\xa5epoch\x01\xa5token\xa2\xff\xfe")
 
 
 def test_times_find_the_newest_commit_at_a_moment() -> None:

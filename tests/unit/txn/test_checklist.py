@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from halocline import Options
-from halocline.log import AC, COMMITS, DML_A, DML_D, DML_U, decode_payload, read_log
+from halocline.log import AC, COMMITS, DML_A, DML_D, DML_U, decode_record, read_log
 from halocline.rows.nodes import table_of
 from tests.unit.read.moving import state_of
 
@@ -44,8 +44,8 @@ def _nodes_of_last_commit(db: Any) -> list[tuple[int, int]]:
         for entry in read_log(db._files, db._core.options).entries()
         if entry.group == COMMITS and entry.type == AC
     ]
-    payload = decode_payload(entries[-1].payload, type=AC)
-    return [(table_of(node), kind) for kind, node in payload.nodes]
+    nodes = decode_record(entries[-1]).nodes
+    return [(table_of(node), kind) for kind, node in nodes]
 
 
 def test_t14_a_commit_groups_its_changes_by_table(open_db: Open) -> None:

@@ -16,7 +16,7 @@ from halocline.log import (
     DML_A,
     DML_D,
     DML_U,
-    decode_payload,
+    decode_record,
     read_log,
 )
 from halocline.rows.nodes import table_of
@@ -45,9 +45,7 @@ def nodes(db: Any) -> list[tuple[int, bytes]]:
         for entry in read_log(db._files, db._core.options).entries()
         if entry.group == COMMITS and entry.type == AC
     ]
-    return [
-        (kind, bytes(body)) for kind, body in decode_payload(entries[-1].payload, type=AC).nodes
-    ]
+    return [(kind, bytes(body)) for kind, body in decode_record(entries[-1]).nodes]
 
 
 def kinds(db: Any, work: Callable[[Any], object]) -> list[int]:

@@ -1,8 +1,8 @@
-"""One row folded in one go leaves what the general fold leaves: rows, keys, stamps, errors.
+"""Rows folded in runs leave what the general fold leaves: rows, keys, stamps, errors.
 
-a real log --read_entries--> transactions --> fold_record      the general way
-           --fold_run, then read_entries --> fold_entries     followers
-           --Replay.fold_entry                                 recovery
+a real log --read_entries--> decode_record --> fold_record     the general way
+                         '--> RowRun                            followers
+                         '--> Replay                            recovery
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import astuple
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,20 +22,29 @@ import pytest
 import halocline as hc
 from halocline.checkpoint.load import Replay
 from halocline.errors import CorruptionError
-from halocline.log import AC, COMMITS, DML_A, Entry, Follower, transactions
+from halocline.log import (
+    AC,
+    COMMITS,
+    Entry,
+    Follower,
+    decode_record,
+    encode_commit,
+)
 from halocline.log.format import SECTOR, decode_file_header, file_seed
 from halocline.log.frame import frame
 from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
+from halocline.log.record import NODE, NODES_AT, STAMP_AT, stamp
 from halocline.log.scan import Cursor, read_entries
 from halocline.rows.engine import EngineState
-from halocline.rows.onerow import ONE_ROW_BYTES as BODY_AT
-from halocline.rows.onerow import fold_entries, fold_run, one_row_record
+from halocline.rows.nodes import FIRST_ROWID_AT, HEAD, Append, encode_node
+from halocline.rows.row_run import RowRun
 from halocline.store import LocalFiles
-from halocline.txn.together import commit_inserts
-from tests.unit.rows.rig import contents, seeds, tombstones
+from tests.unit.rows.rig import commit_together, contents, seeds, tombstones
 
 SEEDS = seeds(3)
+ROWID_AT = NODES_AT + NODE.size + FIRST_ROWID_AT
+BODY_AT = NODES_AT + NODE.size + HEAD.size
 OPTIONS = hc.Options(
     background=False, page_rows=4, log_file_bytes_first=1 << 17, log_file_bytes=1 << 17
 )
@@ -104,7 +112,7 @@ class History:
         (state,) = [one for one in core.engine.tables.values() if one.entry.name == table]
         assert state.key_of is not None
         rows = [state.schema.row(self._row(table)) for _ in range(count)]
-        stamps = commit_inserts(core.writing, state, [self.db.visible_ts] * count, rows)
+        stamps = commit_together(self.db, state, rows)
         assert all(stamps)
         core.writing.sync()
         self.living[table] += map(state.key_of, rows)
@@ -199,26 +207,29 @@ def test_a_follower_and_a_recovery_have_what_the_general_fold_has(
     general, fast, recovered = (EngineState(OPTIONS) for _ in range(3))
     slowly, quickly = Follower(files, OPTIONS), Follower(files, OPTIONS)
     replay = Replay(recovered)
-    parts: tuple[Any, Any, Any] = ({}, {}, {})
     together = 0
 
-    def count(image: bytes, base: int, limit: int, cursor: Cursor) -> None:
-        nonlocal together
-        before = cursor.order
-        fold_run(fast, image, base, limit, cursor)
-        together += cursor.order - before
+    class Counting(RowRun):
+        """Counts the entries that were folded with others."""
+
+        def flush(self) -> None:
+            nonlocal together
+            together += max(len(self._entries) - 1, 0)
+            super().flush()
 
     for _ in range(40):
         history.work(chance.choice([1, 1, 3, 10]))
         for entry in slowly.poll():
-            for record in transactions((entry,), parts[0]):
-                general.fold_record(record)
-            replay.fold_entry(entry, parts[2])
-        fold_entries(fast, quickly.take(count), parts[1])
+            general.fold_record(decode_record(entry))
+            replay.fold(entry)
+        run = Counting(fast)
+        for entry in quickly.poll(run.flush):
+            assert not quickly.is_current(), "told before all is folded"
+            run.fold(entry)
         assert quickly.is_current()
         assert picture(fast) == picture(general)
+    assert replay.settle() == general.last_ts
     assert picture(recovered) == picture(general)
-    assert replay.ts == general.last_ts
     assert together > 20
     slowly.close()
     quickly.close()
@@ -242,9 +253,11 @@ def test_rows_of_other_tables_and_behind_gaps_are_not_taken_for_neighbours(
         for ts, (name, place) in enumerate(places, 1000):
             row = tuple(history._row(name).values())
             state = tables[name]
-            body = state.schema.encode_rows([row])
-            record = one_row_record(ts, ts, ts, 1, DML_A, state.table_id, first + place, body)
-            grown.append(entries[-1]._replace(group=COMMITS, type=AC, payload=record))
+            node = encode_node(Append(state.table_id, [row]), state.schema)
+            payload = encode_commit(ts, 1, [node])
+            stamp(payload, STAMP_AT, ts, ts)
+            payload[ROWID_AT : ROWID_AT + 8] = (first + place).to_bytes(8, "little")
+            grown.append(entries[-1]._replace(group=COMMITS, type=AC, payload=bytes(payload)))
         data, end = _sealed(image, begin, grown, -1, history.chance)
         expected = _outcome(_fold_generally, data, end, begin)
         assert len(expected.picture[2][0]) >= len(places), "nothing was folded"
@@ -265,21 +278,18 @@ class Outcome(NamedTuple):
 
 
 def _fold_generally(image: bytes, limit: int, cursor: Cursor, engine: EngineState) -> None:
-    parts: Any = {}
     for entry in read_entries(image, 0, limit, cursor):
-        for record in transactions((entry,), parts):
-            engine.fold_record(record)
+        engine.fold_record(decode_record(entry))
 
 
 def _fold_fast(most: int, image: bytes, limit: int, cursor: Cursor, engine: EngineState) -> None:
-    """`fold_run`, and so many entries at most in the general way before it is tried again."""
-    parts: Any = {}
-    while True:
-        fold_run(engine, image, 0, limit, cursor)
-        before = cursor.order
-        fold_entries(engine, islice(read_entries(image, 0, limit, cursor), most), parts)
-        if cursor.order == before:
-            return
+    """In runs of so many entries at most."""
+    run = RowRun(engine)
+    for number, entry in enumerate(read_entries(image, 0, limit, cursor), 1):
+        run.fold(entry)
+        if not number % most:
+            run.flush()
+    run.flush()
 
 
 def _outcome(fold: Callable[..., None], image: bytes, limit: int, begin: Cursor) -> Outcome:
@@ -290,7 +300,8 @@ def _outcome(fold: Callable[..., None], image: bytes, limit: int, begin: Cursor)
         fold(image, limit, cursor, engine)
     except CorruptionError as found:
         error = str(found)
-    return Outcome(picture(engine), astuple(cursor), error)
+    # A run is decoded behind its last entry: where an error was met is not told.
+    return Outcome(picture(engine), None if error else astuple(cursor), error)
 
 
 def _first_file(history: History) -> tuple[bytes, int, Cursor]:
