@@ -21,6 +21,7 @@ from halocline.objects import ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_columns
 from halocline.objects.shelf import object_key
 from halocline.options import Options
+from halocline.rows.nodes import Delete
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import trim
@@ -96,7 +97,8 @@ class Tiers(Story):
         self.live.last_ts = self.ts
         self._reshape(Reshape(self.live.table_id, created))
         if gone:  # rows in L0 have their tombstones in memory, whoever ended them
-            self.live.delete(*_split(v for v in gone if self.live.row(v.rowid)), self.ts)
+            rowids, keys = _split(v for v in gone if self.live.row(v.rowid))
+            self.live.fold(Delete(self.live.table_id, rowids, keys), self.ts)
 
     def rewrite(self) -> None:
         """Some data objects become one, without the versions that ended by now."""

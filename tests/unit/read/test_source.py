@@ -28,6 +28,7 @@ from halocline.read.prune import compile_where
 from halocline.read.quote import literal
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.source import Source, source_of
+from halocline.rows.nodes import Append
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
@@ -336,7 +337,7 @@ def test_every_type_comes_back_from_files_as_it_was(
         found = as_schema(duck.query("select * from t", [], {"t": source}), schema.arrow)
         assert found.schema == schema.arrow
         assert same(schema.from_table(found), rows)
-        state.append(100, rows, 2)
+        state.fold(Append(state.table_id, rows, first_rowid=100), 2)
         both = duck.query("select * from t", [], {"t": source_at(state, 2)})
         both = as_schema(both, schema.arrow)
         assert same(schema.from_table(both), [*rows, *rows]), "files and memory side by side"
