@@ -52,7 +52,7 @@ from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address, Settings
 from pyspark_halocline.parts import (
     BATCH_ROWS,
-    Part,
+    ScanPart,
     from_stream,
     pieces,
     plan_parts,
@@ -74,7 +74,7 @@ stream does not hold the history of other tables."""
 class First(InputPartition):
     """Rows of the first snapshot, as inserts at its timestamp."""
 
-    part: Part
+    part: ScanPart
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Along(InputPartition):
 
 
 @dataclass
-class Span(InputPartition):
+class ChangeRange(InputPartition):
     """Changes in (since, until] that an executor reads for itself."""
 
     address: Address
@@ -160,7 +160,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stamps = self._stamps(db, since, until)
         if len(stamps) > ROWS_ALONG_MAX:
             address, table = self._settings.address, self._settings.table
-            return [Span(address, table, *pair) for pair in _spans(stamps, since, until)]
+            return [ChangeRange(address, table, *pair) for pair in _spans(stamps, since, until)]
         table = db.changes(self._settings.table, since=since, until=until)
         return [Along(to_stream(piece)) for piece in pieces(table)]
 
@@ -184,7 +184,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, First):
             yield from _first_batches(partition.part, self._schema, target)
             return
-        if isinstance(partition, Span):
+        if isinstance(partition, ChangeRange):
             with open_to_read(partition.address) as db:
                 table = db.changes(partition.table, since=partition.since, until=partition.until)
         else:
@@ -292,7 +292,9 @@ def _spans(stamps: Int64Array, since: int, until: int) -> Iterator[tuple[int, in
     yield from zip([since, *ends[:-1]], ends, strict=True)
 
 
-def _first_batches(part: Part, schema: StructType, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _first_batches(
+    part: ScanPart, schema: StructType, target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Rows of a snapshot with `_change` and `_commit_ts`."""
     for batch in read_part(part, StructType(schema.fields[:-2])):
         kinds = pa.array(["insert"]).take(pa.array(np.zeros(batch.num_rows, dtype=np.int64)))

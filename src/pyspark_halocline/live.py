@@ -38,7 +38,7 @@ from halocline.spark.owner import state_of
 from halocline.store import LocalFiles
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address
-from pyspark_halocline.parts import Part, Wanted, hold, plan_parts
+from pyspark_halocline.parts import ScanPart, Wanted, hold, plan_parts
 
 RUN_ID: Final = "spark.sql.execution.id"
 ENDING: Final = ".plan"
@@ -79,7 +79,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Plan, strict=False).decode
 
 
-def live_parts(view: LiveView) -> Iterator[Part]:
+def live_parts(view: LiveView) -> Iterator[ScanPart]:
     """The table as the run sees it that this task belongs to."""
     job = f"{view.name}-{_run()}"
     file = Path(view.path, FOLDER, f"{job}{ENDING}")
@@ -90,7 +90,7 @@ def live_parts(view: LiveView) -> Iterator[Part]:
     plan = _read(file)
     wanted = Wanted(plan.root, plan.schema, plan.ts, view.columns, view.where)
     for files, dead, rows in plan.parts:
-        yield Part(wanted, tuple(files), dead, rows)
+        yield ScanPart(wanted, tuple(files), dead, rows)
 
 
 def _run() -> str:

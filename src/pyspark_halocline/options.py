@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 from halocline.errors import UsageError
 from halocline.options import parse_duration
 
-OnConflict = Literal["error", "ignore", "upsert", "changes"]
+SinkMode = Literal["error", "ignore", "upsert", "changes"]
 LEASE: Final = "1h"
 KNOWN: Final = (
     "path",
@@ -69,7 +69,7 @@ class Settings:
     columns: tuple[str, ...] | None = None
     where: str | None = None
     lease_s: float = 3600.0
-    on_conflict: OnConflict = "error"
+    on_conflict: SinkMode = "error"
     token: str | None = None
     changes: bool = False
     starting_snapshot: int | datetime | str | None = None
@@ -195,7 +195,7 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _on_conflict(text: str) -> OnConflict:
-    if text not in get_args(OnConflict):
+def _on_conflict(text: str) -> SinkMode:
+    if text not in get_args(SinkMode):
         raise UsageError(f"onConflict is error, ignore, upsert or changes, not {text!r}")
-    return cast("OnConflict", text)
+    return cast("SinkMode", text)

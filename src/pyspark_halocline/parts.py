@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass
-class Part(InputPartition):
+class ScanPart(InputPartition):
     """Some of the rows of a table at a snapshot."""
 
     wanted: Wanted
@@ -100,7 +100,7 @@ def plan_parts(
     columns: tuple[str, ...],
     where: str | None = None,
     address: Address = HERE,
-) -> Iterator[Part]:
+) -> Iterator[ScanPart]:
     """The table at a snapshot as partitions; files that cannot match are left out."""
     schema = state.schema
     name = state.entry.name
@@ -110,16 +110,16 @@ def plan_parts(
     root = "" if address.uri else state.shelf.root
     wanted = Wanted(root, schema.to_wire(), ts, columns, checked, address)
     for group in _groups(plan.objects):
-        yield Part(
+        yield ScanPart(
             wanted,
             files=tuple([_told(entry, late=entry in plan.late) for entry in group]),
             dead=_dead_in(group, plan),
         )
     for rows in pieces(memory_table(schema, plan)):
-        yield Part(wanted, rows=to_stream(rows))
+        yield ScanPart(wanted, rows=to_stream(rows))
 
 
-def read_part(part: Part, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_part(part: ScanPart, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, as Spark wants to have them."""
     target = to_arrow_schema(schema, timezone="UTC")
     for table in _tables(part):
@@ -180,7 +180,7 @@ def _dead_in(entries: Sequence[ObjectEntry], plan: ScanPlan) -> bytes:
     return bytes(plan.dead[begin:end].astype(np.int64).tobytes())
 
 
-def _tables(part: Part) -> Iterator[pa.Table]:
+def _tables(part: ScanPart) -> Iterator[pa.Table]:
     """All visible rows of a partition, with the columns that are needed."""
     if not part.files and not part.rows:
         return

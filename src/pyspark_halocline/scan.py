@@ -27,7 +27,7 @@ from halocline.spark.types import spark_schema, spark_type
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.live import Live, LiveView, live_parts
 from pyspark_halocline.options import Settings
-from pyspark_halocline.parts import Part, Wanted, hold, plan_parts, read_part
+from pyspark_halocline.parts import ScanPart, Wanted, hold, plan_parts, read_part
 
 LATEST: Final = "latest"
 """`at=latest`: the snapshot that is the newest when the read is planned."""
@@ -55,7 +55,7 @@ class TableReader(DataSourceReader):
             path, table = db.path, state.entry.name
         if fixed:
             # Spark makes a partition of its own when there is none; this one reads as no rows.
-            return list(parts) or [Part(Wanted("", {}, 0, ()))]
+            return list(parts) or [ScanPart(Wanted("", {}, 0, ()))]
         name = SystemClock().random_bytes(12).hex()
         return [Live(LiveView(path, table, columns, where, settings.lease_s, name))]
 
@@ -65,7 +65,7 @@ class TableReader(DataSourceReader):
             for part in live_parts(partition.view):
                 yield from read_part(part, self._schema)
         else:
-            assert isinstance(partition, Part)
+            assert isinstance(partition, ScanPart)
             yield from read_part(partition, self._schema)
 
 

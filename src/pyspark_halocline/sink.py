@@ -62,7 +62,7 @@ from pyspark_halocline.objects import (
     task_here,
 )
 from pyspark_halocline.options import Settings
-from pyspark_halocline.staging import Message, Stage, batches, check, end, hold
+from pyspark_halocline.staging import Stage, TaskMessage, batches, check, end, hold
 
 Messages = list[WriterCommitMessage | None]
 CHUNK_ROWS = 122_880
@@ -109,15 +109,15 @@ class _Writer:
                 done += chunk.num_rows
             message = stage.finish()
         except SchemaError as error:
-            message = Message(problem=str(error), made=stage.made)
+            message = TaskMessage(problem=str(error), made=stage.made)
         except DuplicateKeyError as error:
             keys = table.encode_keys(error.keys)
-            message = Message(rows=error.total, repeated=keys, made=stage.made)
+            message = TaskMessage(rows=error.total, repeated=keys, made=stage.made)
         message.query = _query()
         return message
 
     def _commit(self, given: Sequence[WriterCommitMessage | None], token: Any) -> None:
-        messages = [one for one in given if isinstance(one, Message)]
+        messages = [one for one in given if isinstance(one, TaskMessage)]
         try:
             self._complain(messages)
             self._commit_rows(messages, token)
@@ -125,7 +125,7 @@ class _Writer:
             self._give_up(messages)
             raise
 
-    def _complain(self, messages: Sequence[Message]) -> None:
+    def _complain(self, messages: Sequence[TaskMessage]) -> None:
         """Raise what tasks have found wrong with their rows."""
         for message in messages:
             if message.problem:
@@ -138,7 +138,7 @@ class _Writer:
             keys = list(dict.fromkeys(keys))
             raise DuplicateKeyError(self._settings.table, keys, total=total, inside=True)
 
-    def _commit_rows(self, messages: Sequence[Message], token: Any) -> None:
+    def _commit_rows(self, messages: Sequence[TaskMessage], token: Any) -> None:
         if not self._overwrite and not sum(message.rows for message in messages):
             self._give_up(messages)
             if self._settings.token is not None:
@@ -149,7 +149,7 @@ class _Writer:
         at_owner(self._settings.address, lambda db: self._commit_at(db, messages, token))
         end(self._root, messages)
 
-    def _commit_at(self, db: Database, messages: Sequence[Message], token: Any) -> None:
+    def _commit_at(self, db: Database, messages: Sequence[TaskMessage], token: Any) -> None:
         """Commit once, however often this is tried."""
         done = db.run(lambda txn: self._change(txn, messages), token=token)
         if not done or not any(message.made for message in messages):
@@ -157,17 +157,17 @@ class _Writer:
             with suppress(HaloclineError):
                 self._end_jobs(db, messages)
 
-    def _give_up(self, messages: Sequence[Message]) -> None:
+    def _give_up(self, messages: Sequence[TaskMessage]) -> None:
         """What the tasks have made is not wanted. If nobody hears it, the lease ends their jobs."""
         if self._jobs(messages):
             with suppress(HaloclineError):
                 at_owner(self._settings.address, lambda db: self._end_jobs(db, messages))
 
-    def _end_jobs(self, db: Database, messages: Sequence[Message]) -> None:
+    def _end_jobs(self, db: Database, messages: Sequence[TaskMessage]) -> None:
         for job in self._jobs(messages):
             end_job(db.core.writing, job)
 
-    def _jobs(self, messages: Sequence[Message]) -> list[JobNode]:
+    def _jobs(self, messages: Sequence[TaskMessage]) -> list[JobNode]:
         """The jobs that tasks have made objects for, or could have."""
         made = [job_of(one) for message in messages for one in message.made]
         jobs = {job.job_id: job for job in made}
@@ -175,7 +175,7 @@ class _Writer:
             jobs[self._reserved.node.job_id] = self._reserved.node
         return list(jobs.values())
 
-    def _change(self, txn: Transaction, messages: Sequence[Message]) -> bool:
+    def _change(self, txn: Transaction, messages: Sequence[TaskMessage]) -> bool:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
         schema = self._staged(state_of(txn, name).schema)
@@ -270,7 +270,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """In a process of its own: make the micro-batch visible, once."""
-        queries = {one.query for one in messages if isinstance(one, Message)}
+        queries = {one.query for one in messages if isinstance(one, TaskMessage)}
         if not queries:
             return  # a batch without a task has no rows either
         if len(queries) > 1 or "" in queries:

@@ -45,7 +45,7 @@ _OPTIONS: Final = {"compression": "lz4"}
 
 
 @dataclass
-class Message(WriterCommitMessage):
+class TaskMessage(WriterCommitMessage):
     """What one task tells the commit."""
 
     rows: int = 0
@@ -102,18 +102,18 @@ class Stage:
         if self._root and self._path is None and many:
             self._spill()
 
-    def finish(self) -> Message:
+    def finish(self) -> TaskMessage:
         """All rows are here."""
         self._writer.close()
         made = [] if self._travel or self._objects is None else self._objects.finish()
         if self._path is None:
             data = self._buffer.getvalue().to_pybytes()
-            return Message(rows=self._rows, data=data, made=made, job=self._job)
+            return TaskMessage(rows=self._rows, data=data, made=made, job=self._job)
         self._sink.close()
         hold_staged(self._root, self._clock, self._job, LEASE_S)  # it may have taken long
         digest = _digest_of(self._path)
         name = self._path.name
-        return Message(rows=self._rows, file=name, digest=digest, made=made, job=self._job)
+        return TaskMessage(rows=self._rows, file=name, digest=digest, made=made, job=self._job)
 
     @property
     def made(self) -> list[ObjectFile]:
@@ -146,7 +146,7 @@ class Stage:
         self._writer.write_table(held)
 
 
-def check(root: str, messages: Iterable[Message]) -> None:
+def check(root: str, messages: Iterable[TaskMessage]) -> None:
     """All files are there; NotFoundError, which would not get through the reader of `batches`."""
     for message in messages:
         path = Path(root, FOLDER, message.file)
@@ -154,7 +154,7 @@ def check(root: str, messages: Iterable[Message]) -> None:
             raise NotFoundError("staged file", str(path), hint="run the write again")
 
 
-def batches(root: str, messages: Iterable[Message]) -> Iterator[pa.RecordBatch]:
+def batches(root: str, messages: Iterable[TaskMessage]) -> Iterator[pa.RecordBatch]:
     """All rows that the tasks sent."""
     for message in messages:
         if message.file:
@@ -177,13 +177,13 @@ def _unpacked(stream: pa.Buffer, path: str) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def hold(root: str, messages: Iterable[Message]) -> None:
+def hold(root: str, messages: Iterable[TaskMessage]) -> None:
     """Before a commit reads its files."""
     for job in {message.job for message in messages if root and message.file}:
         hold_staged(root, SystemClock(), job, LEASE_S)
 
 
-def end(root: str, messages: Iterable[Message]) -> None:
+def end(root: str, messages: Iterable[TaskMessage]) -> None:
     """After a commit: nobody needs its files any more."""
     for job in {message.job for message in messages if root and message.job}:
         end_staged(LocalFiles(root), job)

@@ -13,7 +13,7 @@ import pytest
 import halocline as hc
 from halocline import spark as hs
 from halocline.errors import NotFoundError, UsageError
-from halocline.spark.pins import Pin
+from halocline.spark.pins import SessionPin
 from tests.spark.shop import COLUMNS, fill, row
 
 OPTIONS = hc.Options(
@@ -176,7 +176,7 @@ def until(true: Any) -> bool:
 
 def test_a_pin_ends_with_its_lease(spark: Any, db: hc.Database) -> None:
     fill(db)
-    pin = Pin(spark, db, lease="100ms")  # type: ignore[arg-type]
+    pin = SessionPin(spark, db, lease="100ms")  # type: ignore[arg-type]
     assert until(lambda: not pin.held)
 
 

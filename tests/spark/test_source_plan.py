@@ -465,10 +465,10 @@ def test_rows_that_claim_to_be_huge_are_not_unpacked(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="once unpacked"):
         parts.from_stream(bomb)
     with pytest.raises(CorruptionError, match="once unpacked"):
-        list(staging.batches("", [staging.Message(rows=8, data=bomb)]))
+        list(staging.batches("", [staging.TaskMessage(rows=8, data=bomb)]))
     (tmp_path / "staging").mkdir()
     (tmp_path / "staging" / "x.arrow").write_bytes(bomb)
-    message = staging.Message(rows=8, file="x.arrow", digest=xxhash.xxh3_128_digest(bomb))
+    message = staging.TaskMessage(rows=8, file="x.arrow", digest=xxhash.xxh3_128_digest(bomb))
     with pytest.raises(CorruptionError, match="once unpacked"):
         list(staging.batches(str(tmp_path), [message]))
 

@@ -134,7 +134,7 @@ def test_the_clock_of_a_lease_is_the_wall_clock(db: hc.Database) -> None:
     assert stage.finish().data, "few rows need no file, and no lease"
     assert not Path(db.path, "staging").exists()
     now_us = SystemClock().wall_us()
-    staging.hold(db.path, [staging.Message(job="one", file="one.x.arrow")])
+    staging.hold(db.path, [staging.TaskMessage(job="one", file="one.x.arrow")])
     (lease,) = Path(db.path, "staging").iterdir()
     until_us = int(lease.name.split(".")[1])
     lease_us = staging.LEASE_S * 1e6

@@ -13,8 +13,8 @@ from halocline.compaction.plan import CompactPolicy, CompactReason, Group, Plan,
 from halocline.compaction.report import CompactReport
 from halocline.compaction.run import Compactor
 from halocline.compaction.runner import LocalRunner, Runner
-from halocline.compaction.shape import Shape, measure
-from halocline.compaction.stats import ObjectStats
+from halocline.compaction.shape import ObjectShape, measure
+from halocline.compaction.stats import InputStats
 
 __all__ = [
     "CompactPolicy",
@@ -23,11 +23,11 @@ __all__ = [
     "Compactor",
     "Gatherer",
     "Group",
+    "InputStats",
     "LocalRunner",
-    "ObjectStats",
+    "ObjectShape",
     "Plan",
     "Runner",
-    "Shape",
     "measure",
     "plan_compaction",
     "policy_of",

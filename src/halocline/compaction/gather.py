@@ -18,7 +18,7 @@ import xxhash
 from halocline.catalog import ObjectEntry
 from halocline.compaction.merge import dropper, rowids_of
 from halocline.compaction.plan import CompactPolicy, Plan, plan_compaction
-from halocline.compaction.stats import ObjectStats
+from halocline.compaction.stats import InputStats
 from halocline.ids import NEVER, ObjectId
 from halocline.objects.columns import ROWID
 from halocline.options import MIB, Options
@@ -73,7 +73,7 @@ class Gatherer:
 
     def stats(
         self, state: TableState, tier: Tier, ts: int, *, count: bool = True
-    ) -> list[ObjectStats]:
+    ) -> list[InputStats]:
         """Every object that has not ended; rows of data objects that had ended by `ts`.
 
         Without `count` no file is read and no row counts as ended.
@@ -86,7 +86,7 @@ class Gatherer:
             counted = count and entry.kind == "data"
             dead = self._dead_rows(state, tier, entry, ts) if counted else 0
             found.append(
-                ObjectStats(
+                InputStats(
                     id=entry.id,
                     kind=stats.kind,
                     level=entry.level,

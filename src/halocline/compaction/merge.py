@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.objects import ObjectFile, Reader
+from halocline.objects import ObjectFile, ObjectReader
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID, Order, is_composite
 from halocline.objects.directory import Directory
 from halocline.objects.keybytes import key_bytes
@@ -60,12 +60,12 @@ Drop = Callable[[Int64Array], Mask]
 """Which of some RowIDs are not wanted."""
 
 
-class Cursor:
+class RunCursor:
     """Reads one sorted object, or a range of its keys, from the first row to the last."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: ObjectReader,
         file: ObjectFile,
         schema: Schema,
         *,
@@ -146,7 +146,7 @@ def hidden_columns(schema: Schema, *, whole: bool = True) -> list[str]:
 
 
 def merge(
-    reader: Reader,
+    reader: ObjectReader,
     files: Sequence[ObjectFile],
     schema: Schema,
     *,
@@ -169,7 +169,7 @@ def merge(
 
 
 def open_cursors(
-    reader: Reader,
+    reader: ObjectReader,
     files: Sequence[ObjectFile],
     schema: Schema,
     *,
@@ -177,17 +177,17 @@ def open_cursors(
     slab_rows: int = SLAB_ROWS,
     low: bytes = b"",
     high: bytes | None = None,
-) -> list[Cursor]:
+) -> list[RunCursor]:
     """A cursor for each object; with `low` and `high`, of the rows with low <= key < high alone."""
     piece_rows = max(1, slab_rows // max(1, len(files)))
     return [
-        Cursor(reader, file, schema, columns=columns, piece_rows=piece_rows, low=low, high=high)
+        RunCursor(reader, file, schema, columns=columns, piece_rows=piece_rows, low=low, high=high)
         for file in files
     ]
 
 
 def merge_cursors(
-    cursors: Sequence[Cursor],
+    cursors: Sequence[RunCursor],
     names: Sequence[str],
     *,
     drop: Drop | None = None,
@@ -234,7 +234,7 @@ class _Held:
         return large and self._rows >= self._rows_min
 
 
-def _next_key(cursor: Cursor) -> bytes:
+def _next_key(cursor: RunCursor) -> bytes:
     key = cursor.next_key
     assert key is not None
     return key

@@ -47,7 +47,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from halocline.compaction.shape import by_key
-from halocline.compaction.stats import ObjectStats, Reach
+from halocline.compaction.stats import InputStats, Reach
 from halocline.ids import ObjectId
 from halocline.options import GIB, MIB
 
@@ -94,11 +94,11 @@ class CompactPolicy:
         assert self.group_objects_max > 1, "a group of one cannot lessen overlap"
         assert self.group_bytes_max >= self.object_bytes_max, "two small objects fit in a group"
 
-    def is_small(self, one: ObjectStats) -> bool:
+    def is_small(self, one: InputStats) -> bool:
         """Less than half an object, so that two of them are one."""
         return 2 * one.rows < self.object_rows_max and 2 * one.size_bytes < self.object_bytes_max
 
-    def is_dead(self, one: ObjectStats) -> bool:
+    def is_dead(self, one: InputStats) -> bool:
         """More than 20 % of the rows have ended; exactly 20 % is not more."""
         return one.dead_rows * 100 > one.rows * self.dead_percent
 
@@ -141,7 +141,7 @@ class Plan:
 
 
 def plan_compaction(
-    objects: Iterable[ObjectStats],
+    objects: Iterable[InputStats],
     policy: CompactPolicy,
     *,
     busy: Collection[ObjectId] = (),
@@ -166,7 +166,7 @@ class _Planner:
 
     def __init__(
         self,
-        objects: Sequence[ObjectStats],
+        objects: Sequence[InputStats],
         policy: CompactPolicy,
         busy: frozenset[ObjectId],
         l0: Sequence[tuple[int, int]],
@@ -178,7 +178,7 @@ class _Planner:
         self.groups: list[Group] = []
         self.deferred: list[Group] = []
 
-    def free(self, objects: Iterable[ObjectStats]) -> list[ObjectStats]:
+    def free(self, objects: Iterable[InputStats]) -> list[InputStats]:
         return [one for one in objects if one.id not in self.taken]
 
     def overlaps(self) -> None:
@@ -197,8 +197,8 @@ class _Planner:
 
     def dead(self) -> None:
         """Objects that share a tombstone object go in one group, as far as its limits allow."""
-        batches: list[list[ObjectStats]] = []
-        owners: dict[int, list[ObjectStats]] = {}
+        batches: list[list[InputStats]] = []
+        owners: dict[int, list[InputStats]] = {}
         for one in [one for one in self.free(self.reach.data) if self.policy.is_dead(one)]:
             needed = np.flatnonzero(self.reach.counts([one])).tolist()
             shared = {id(owners[place]): owners[place] for place in needed if place in owners}
@@ -213,7 +213,7 @@ class _Planner:
             self.add(CompactReason.DEAD, batch, merge=False)
 
     def small(self) -> None:
-        tiers: dict[int, list[ObjectStats]] = {}
+        tiers: dict[int, list[InputStats]] = {}
         for one in self.free(self.reach.data):
             if self.policy.is_small(one):
                 tiers.setdefault(one.size_bytes.bit_length() // 2, []).append(one)
@@ -235,7 +235,7 @@ class _Planner:
             for chunk in _chunks(rest, self.policy.fits, self.policy.object_rows_max):
                 self.append(CompactReason.TOMBSTONES, [], chunk, [], merge=True)
 
-    def add(self, reason: CompactReason, members: Sequence[ObjectStats], *, merge: bool) -> None:
+    def add(self, reason: CompactReason, members: Sequence[InputStats], *, merge: bool) -> None:
         """A group of data objects, with the tombstone objects that concern them."""
         counts = self.reach.counts(members)
         needed = np.flatnonzero(counts).tolist()
@@ -250,9 +250,9 @@ class _Planner:
     def append(
         self,
         reason: CompactReason,
-        members: Sequence[ObjectStats],
-        tombstones: Sequence[ObjectStats],
-        spent: Sequence[ObjectStats],
+        members: Sequence[InputStats],
+        tombstones: Sequence[InputStats],
+        spent: Sequence[InputStats],
         *,
         merge: bool,
     ) -> None:
@@ -274,23 +274,23 @@ class _Planner:
         else:
             self.deferred.append(group)
 
-    def has_room(self, members: Sequence[ObjectStats], one: ObjectStats) -> bool:
+    def has_room(self, members: Sequence[InputStats], one: InputStats) -> bool:
         size_bytes = sum(member.size_bytes for member in members) + one.size_bytes
         return self.policy.fits(len(members) + 1, size_bytes)
 
-    def in_l0(self, tombstone: ObjectStats) -> bool:
+    def in_l0(self, tombstone: InputStats) -> bool:
         """May it name a row that is still in L0? The ranges are apart: the last start decides."""
         at = bisect_right(self.l0, tombstone.rowid_max, key=lambda span: span[0])
         return at > 0 and self.l0[at - 1][1] > tombstone.rowid_min
 
 
-def crowds(data: Iterable[ObjectStats], policy: CompactPolicy) -> Iterator[list[ObjectStats]]:
+def crowds(data: Iterable[InputStats], policy: CompactPolicy) -> Iterator[list[InputStats]]:
     """Sets of objects that all hold one key, where more than `depth_max` do.
 
     A sweep over the key axis that stops wherever a range is about to end after others have begun:
     there the depth is a local maximum, and all open ranges hold the key where it was reached.
     """
-    opened: dict[ObjectId, ObjectStats] = {}
+    opened: dict[ObjectId, InputStats] = {}
     ends: list[tuple[bytes, ObjectId]] = []
     for one in by_key(data):
         assert one.key_min is not None
@@ -304,9 +304,7 @@ def crowds(data: Iterable[ObjectStats], policy: CompactPolicy) -> Iterator[list[
     yield from _thin(opened, policy)
 
 
-def _thin(
-    opened: dict[ObjectId, ObjectStats], policy: CompactPolicy
-) -> Iterator[list[ObjectStats]]:
+def _thin(opened: dict[ObjectId, InputStats], policy: CompactPolicy) -> Iterator[list[InputStats]]:
     """Take crowds out of the open ranges until, with one for each crowd, they are not too many."""
     depth = len(opened)
     if depth <= policy.depth_max:
@@ -321,7 +319,7 @@ def _thin(
         yield crowd
 
 
-def _crowd(waiting: Sequence[ObjectStats], needed: int, policy: CompactPolicy) -> list[ObjectStats]:
+def _crowd(waiting: Sequence[InputStats], needed: int, policy: CompactPolicy) -> list[InputStats]:
     """The first objects: as many as needed, and then those that are no larger than all of them."""
     size_bytes = 0
     for count, one in enumerate(waiting):
@@ -334,10 +332,10 @@ def _crowd(waiting: Sequence[ObjectStats], needed: int, policy: CompactPolicy) -
 
 
 def _chunks(
-    objects: Sequence[ObjectStats], fits: Callable[[int, int], bool], rows_max: int | None = None
-) -> Iterator[list[ObjectStats]]:
+    objects: Sequence[InputStats], fits: Callable[[int, int], bool], rows_max: int | None = None
+) -> Iterator[list[InputStats]]:
     """Neighbours, as many as fit; chunks of one are left out."""
-    chunk: list[ObjectStats] = []
+    chunk: list[InputStats] = []
     for one in [*objects, None]:
         if one is not None and (not chunk or _fits_with(chunk, one, fits, rows_max)):
             chunk.append(one)
@@ -348,8 +346,8 @@ def _chunks(
 
 
 def _fits_with(
-    chunk: Sequence[ObjectStats],
-    one: ObjectStats,
+    chunk: Sequence[InputStats],
+    one: InputStats,
     fits: Callable[[int, int], bool],
     rows_max: int | None,
 ) -> bool:
@@ -359,7 +357,7 @@ def _fits_with(
     return fits(len(both), sum(part.size_bytes for part in both))
 
 
-def _job(members: Sequence[ObjectStats], *, merge: bool) -> Job | None:
+def _job(members: Sequence[InputStats], *, merge: bool) -> Job | None:
     if not members:
         return None
     if merge:
@@ -368,5 +366,5 @@ def _job(members: Sequence[ObjectStats], *, merge: bool) -> Job | None:
     return Job.L2_BLOCK_COMPACT if blocks else Job.L2_SEGMENT_COMPACT
 
 
-def _ids(objects: Iterable[ObjectStats]) -> tuple[ObjectId, ...]:
+def _ids(objects: Iterable[InputStats]) -> tuple[ObjectId, ...]:
     return tuple(sorted(one.id for one in objects))

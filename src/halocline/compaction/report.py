@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from halocline.compaction.plan import CompactReason, Group, Job
-from halocline.compaction.shape import Shape
+from halocline.compaction.shape import ObjectShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class GroupReport:
     """One group that was rewritten and committed."""
 
     reason: CompactReason
@@ -47,9 +47,9 @@ class TableCompaction:
     """One table, before and after."""
 
     name: str
-    before: Shape
-    after: Shape
-    done: tuple[Done, ...]
+    before: ObjectShape
+    after: ObjectShape
+    done: tuple[GroupReport, ...]
     deferred: tuple[Left, ...]
     """They need a tombstone object that another job has taken: the next compaction has them."""
     too_large: tuple[Left, ...]

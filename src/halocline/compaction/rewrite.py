@@ -32,7 +32,7 @@ from halocline.catalog import ObjectEntry
 from halocline.compaction.gather import object_rows_of
 from halocline.compaction.merge import SLAB_BYTES, Dropped, dropper, rowids_of
 from halocline.compaction.plan import CompactReason, Group
-from halocline.compaction.runs import Run, file_of, runs_of, write_run
+from halocline.compaction.runs import MergeRun, file_of, runs_of, write_run
 from halocline.objects import JobWriter, ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.shelf import FILES_PER_JOB
@@ -45,7 +45,7 @@ from halocline.rows.tier import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class GroupWork:
     """One group to be rewritten in the name of a job."""
 
     state: TableState
@@ -77,7 +77,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RewriteOutcome:
     """Files that a group became, and the objects it ends."""
 
     created: list[ObjectEntry] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Outcome:
     def bytes_written(self) -> int:
         return sum(entry.stats.size_bytes for entry in self.created)
 
-    def add_rows(self, runs: Sequence[Run], files: Sequence[ObjectFile], level: int) -> None:
+    def add_rows(self, runs: Sequence[MergeRun], files: Sequence[ObjectFile], level: int) -> None:
         """What was read in some runs, and the data objects that were written of it."""
         read = [file.stats for run in runs for file in run.files]
         self.rows_in += sum(stats.rows for stats in read)
@@ -101,9 +101,9 @@ class Outcome:
         self.created += [new_entry(file, level=level) for file in files]
 
 
-def rewrite(work: Work) -> Outcome:
+def rewrite(work: GroupWork) -> RewriteOutcome:
     """Carry out one group in this process."""
-    state, writer, outcome = work.state, work.writer(), Outcome()
+    state, writer, outcome = work.state, work.writer(), RewriteOutcome()
     dropped = Dropped(work.go_on)
     for run in runs_of(work.group, work.tier):
         files = write_run(
@@ -120,7 +120,9 @@ def rewrite(work: Work) -> Outcome:
     return outcome
 
 
-def shorten(work: Work, writer: JobWriter, dropped: Int64Array, outcome: Outcome) -> None:
+def shorten(
+    work: GroupWork, writer: JobWriter, dropped: Int64Array, outcome: RewriteOutcome
+) -> None:
     """Write what is left of the group's tombstone objects; say so in the outcome."""
     group = work.group
     outcome.ended += group.inputs
@@ -146,7 +148,7 @@ def shorten(work: Work, writer: JobWriter, dropped: Int64Array, outcome: Outcome
     _write(writer, left, outcome)
 
 
-def _left_of(work: Work, entry: ObjectEntry, dropped: Int64Array) -> Any:
+def _left_of(work: GroupWork, entry: ObjectEntry, dropped: Int64Array) -> Any:
     """The tombstones whose rows were not dropped; None when the object can stay as it is."""
     if entry.id in work.group.spent:
         return tombstone_schema(work.state.schema).arrow.empty_table()
@@ -159,12 +161,12 @@ def _left_of(work: Work, entry: ObjectEntry, dropped: Int64Array) -> Any:
     return table.filter(pa.array(~gone)) if gone.any() else None
 
 
-def _read(work: Work, entry: ObjectEntry) -> Any:
+def _read(work: GroupWork, entry: ObjectEntry) -> Any:
     schema = tombstone_schema(work.state.schema)
     return work.state.shelf.reader.read(file_of(work.tier, entry.id), schema)
 
 
-def _write(writer: JobWriter, tables: Sequence[Any], outcome: Outcome) -> None:
+def _write(writer: JobWriter, tables: Sequence[Any], outcome: RewriteOutcome) -> None:
     """One object of some tombstones, if there are any; the earliest of a RowID counts."""
     tables = [table for table in tables if table.num_rows]
     if not tables:

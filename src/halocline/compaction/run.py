@@ -25,10 +25,10 @@ from threading import Lock, RLock
 
 from halocline.compaction.gather import Gatherer, is_current
 from halocline.compaction.plan import CompactPolicy, Group, Plan
-from halocline.compaction.report import CompactReport, Done, Left, TableCompaction
-from halocline.compaction.rewrite import Outcome, Work
+from halocline.compaction.report import CompactReport, GroupReport, Left, TableCompaction
+from halocline.compaction.rewrite import GroupWork, RewriteOutcome
 from halocline.compaction.runner import LocalRunner, Runner
-from halocline.compaction.shape import Shape, measure
+from halocline.compaction.shape import ObjectShape, measure
 from halocline.errors import HaloclineError, UnavailableError
 from halocline.ids import NEVER, ObjectId
 from halocline.rows.reshape import Reshape
@@ -117,7 +117,7 @@ class Compactor:
         return self._gatherer.plan(state, ts, policy, frozenset(self._busy))
 
     def _table(self, state: TableState, runner: Runner, given: Plan | None) -> TableCompaction:
-        before, done, lost = self._measure(state), list[Done](), 0
+        before, done, lost = self._measure(state), list[GroupReport](), 0
         for _ in range(ROUNDS_MAX if given is None else 1):
             with ExitStack() as held:
                 with self._turn:
@@ -144,15 +144,17 @@ class Compactor:
             lost=lost,
         )
 
-    def _measure(self, state: TableState) -> Shape:
+    def _measure(self, state: TableState) -> ObjectShape:
         with self._core.pinned() as ts:
             return measure(self._gatherer.stats(state, state.shape.tier, ts))
 
-    def _claimed(self, state: TableState, group: Group, ts: int) -> Done | None:
+    def _claimed(self, state: TableState, group: Group, ts: int) -> GroupReport | None:
         with self.claim(taken(group)) as free:
             return self._group(state, group, ts, self._local) if free else None
 
-    def _group(self, state: TableState, group: Group, ts: int, runner: Runner) -> Done | None:
+    def _group(
+        self, state: TableState, group: Group, ts: int, runner: Runner
+    ) -> GroupReport | None:
         """Rewrite and commit one group that has been claimed; None when others were faster."""
         tier = state.shape.tier
         if state.dropped_at != NEVER or not is_current(tier, taken(group), ts):
@@ -166,7 +168,7 @@ class Compactor:
         go_on()
         job = start_job(committer, state)
         try:
-            work = Work(
+            work = GroupWork(
                 state=state,
                 tier=tier,
                 ts=ts,
@@ -192,7 +194,7 @@ class Compactor:
             raise UnavailableError("the database is being closed")
 
     def _commit(
-        self, state: TableState, outcome: Outcome, job_id: int, taken: tuple[ObjectId, ...]
+        self, state: TableState, outcome: RewriteOutcome, job_id: int, taken: tuple[ObjectId, ...]
     ) -> int:
         reshape = Reshape(
             state.table_id, created=outcome.created, ended=outcome.ended, job_id=job_id
@@ -212,8 +214,8 @@ def taken(group: Group) -> tuple[ObjectId, ...]:
     return group.inputs + group.tombstones
 
 
-def _done(group: Group, outcome: Outcome, commit_ts: int) -> Done:
-    return Done(
+def _done(group: Group, outcome: RewriteOutcome, commit_ts: int) -> GroupReport:
+    return GroupReport(
         reason=group.reason,
         job=group.job,
         commit_ts=commit_ts,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from halocline.compaction.gather import policy_of
 from halocline.compaction.plan import CompactPolicy, Group
-from halocline.compaction.rewrite import Outcome, Work, rewrite
+from halocline.compaction.rewrite import GroupWork, RewriteOutcome, rewrite
 from halocline.options import Options
 from halocline.rows.state import TableState
 
@@ -35,7 +35,7 @@ class Runner(Protocol):
         """Raises when the work is no longer wanted."""
         ...
 
-    def rewrite(self, work: Work) -> Outcome: ...
+    def rewrite(self, work: GroupWork) -> RewriteOutcome: ...
 
 
 class LocalRunner:
@@ -58,5 +58,5 @@ class LocalRunner:
         if self._go_on is not None:
             self._go_on()
 
-    def rewrite(self, work: Work) -> Outcome:
+    def rewrite(self, work: GroupWork) -> RewriteOutcome:
         return rewrite(work)

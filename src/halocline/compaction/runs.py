@@ -31,7 +31,7 @@ from halocline.compaction.merge import (
     sorted_by,
 )
 from halocline.compaction.plan import Group
-from halocline.objects import JobWriter, ObjectFile, Reader
+from halocline.objects import JobWriter, ObjectFile, ObjectReader
 from halocline.rows.tier import Tier
 from halocline.schema.schema import Schema
 
@@ -46,7 +46,7 @@ GOLDEN: Final = 0.6180339887
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MergeRun:
     """Objects to be merged, or a range of their keys: low <= key < high, as bytes."""
 
     files: tuple[ObjectFile, ...]
@@ -81,7 +81,7 @@ class Run:
         return rows_max if self.is_whole else max(1, rows_max - rows_max // SPARE)
 
 
-def runs_of(group: Group, tier: Tier) -> list[Run]:
+def runs_of(group: Group, tier: Tier) -> list[MergeRun]:
     """One run over all inputs, or one for each."""
     files = [file_of(tier, id) for id in group.inputs]
     if not (group.merge and files):
@@ -89,12 +89,12 @@ def runs_of(group: Group, tier: Tier) -> list[Run]:
     return [_run(tuple(files), group.live_rows)]
 
 
-def _run(files: tuple[ObjectFile, ...], live_rows: int) -> Run:
+def _run(files: tuple[ObjectFile, ...], live_rows: int) -> MergeRun:
     rows = sum(file.stats.rows for file in files)
     size_bytes = sum(file.stats.size_bytes for file in files)
     share = live_rows / rows
     size_bytes = ceil(size_bytes * share)
-    return Run(files=files, live_rows=live_rows, live_share=share, size_bytes=size_bytes)
+    return MergeRun(files=files, live_rows=live_rows, live_share=share, size_bytes=size_bytes)
 
 
 def file_of(tier: Tier, object_id: int) -> ObjectFile:
@@ -104,7 +104,7 @@ def file_of(tier: Tier, object_id: int) -> ObjectFile:
     return file
 
 
-def split(run: Run, reader: Reader, schema: Schema, parts: int) -> list[Run]:
+def split(run: MergeRun, reader: ObjectReader, schema: Schema, parts: int) -> list[MergeRun]:
     """Splits a run into this many runs of about the same size, or into fewer."""
     ends = _quantiles(_sample(run, reader, schema, parts), parts)
     lows, highs = [b"", *ends], [*ends, None]
@@ -121,7 +121,7 @@ def split(run: Run, reader: Reader, schema: Schema, parts: int) -> list[Run]:
     ]
 
 
-def _sample(run: Run, reader: Reader, schema: Schema, parts: int) -> dict[bytes, float]:
+def _sample(run: MergeRun, reader: ObjectReader, schema: Schema, parts: int) -> dict[bytes, float]:
     """Some keys, and how many rows each of them stands for."""
     files = sorted(run.files, key=lambda file: (file.stats.key_min, file.stats.rowid_min))
     files = files[:: ceil(len(files) / SAMPLED_FILES_MAX)]
@@ -153,8 +153,8 @@ def _meeting(files: Sequence[ObjectFile], low: bytes, high: bytes | None) -> tup
 
 
 def write_run(
-    run: Run,
-    reader: Reader,
+    run: MergeRun,
+    reader: ObjectReader,
     schema: Schema,
     writer: JobWriter,
     *,

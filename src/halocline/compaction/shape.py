@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from halocline.compaction.stats import ObjectStats
+from halocline.compaction.stats import InputStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ObjectShape:
     """Counts and shares of one table's objects."""
 
     data_objects: int
@@ -40,13 +40,13 @@ class Shape:
         return self.dead_rows / self.rows if self.rows else 0.0
 
 
-def measure(objects: Iterable[ObjectStats]) -> Shape:
+def measure(objects: Iterable[InputStats]) -> ObjectShape:
     """Describe the objects of one table. O(n log n): 30 ms for 10,000."""
     everything = list(objects)
     data = [one for one in everything if one.kind == "data"]
     tombstones = [one for one in everything if one.kind == "tombstone"]
     depths = [depth for _, depth in sweep(data)]
-    return Shape(
+    return ObjectShape(
         data_objects=len(data),
         tombstone_objects=len(tombstones),
         levels=tuple(sorted(Counter(one.level for one in data).items())),
@@ -59,7 +59,7 @@ def measure(objects: Iterable[ObjectStats]) -> Shape:
     )
 
 
-def sweep(data: Iterable[ObjectStats]) -> Iterator[tuple[ObjectStats, int]]:
+def sweep(data: Iterable[InputStats]) -> Iterator[tuple[InputStats, int]]:
     """Objects by their first key, each with the number of ranges that hold this key so far.
 
     Ranges that start at the same key are counted one after the other; the last one has them all.
@@ -74,7 +74,7 @@ def sweep(data: Iterable[ObjectStats]) -> Iterator[tuple[ObjectStats, int]]:
         yield one, len(open_ends)
 
 
-def by_key(data: Iterable[ObjectStats]) -> list[ObjectStats]:
+def by_key(data: Iterable[InputStats]) -> list[InputStats]:
     """Objects that have keys, by first key, then id."""
     return sorted(
         [one for one in data if one.key_min is not None], key=lambda one: (one.key_min, one.id)

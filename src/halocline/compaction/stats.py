@@ -26,7 +26,7 @@ _NO_KEY = (-1, 1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectStats:
+class InputStats:
     """All the planner may know of an object; never its rows. Ranges include both ends."""
 
     id: ObjectId
@@ -68,7 +68,7 @@ class Reach:
     which needs no index and has no bad case.
     """
 
-    def __init__(self, objects: Sequence[ObjectStats]) -> None:
+    def __init__(self, objects: Sequence[InputStats]) -> None:
         self.data = [one for one in objects if one.kind == "data"]
         self.tombstones = [one for one in objects if one.kind == "tombstone"]
         ends = {key for one in objects for key in (one.key_min, one.key_max) if key is not None}
@@ -76,12 +76,12 @@ class Reach:
         self._data = self._ranges(self.data if self.tombstones else [])
         self._tombstones = self._ranges(self.tombstones)
 
-    def met_by(self, tombstone: ObjectStats) -> list[ObjectStats]:
+    def met_by(self, tombstone: InputStats) -> list[InputStats]:
         """The data objects that a tombstone object may concern."""
         places = np.flatnonzero(_meeting(self._data, self._range(tombstone)))
         return [self.data[place] for place in places.tolist()]
 
-    def counts(self, data: Iterable[ObjectStats]) -> Ints:
+    def counts(self, data: Iterable[InputStats]) -> Ints:
         """For each tombstone object, in order, how many of some data objects it may concern."""
         found = np.zeros(len(self.tombstones), dtype=np.int64)
         if len(found):
@@ -100,10 +100,10 @@ class Reach:
             burdens.append(Burden(int(met.sum()), int(live_rows[met].sum()), int(sizes[met].sum())))
         return burdens
 
-    def _ranges(self, objects: Sequence[ObjectStats]) -> Ints:
+    def _ranges(self, objects: Sequence[InputStats]) -> Ints:
         return np.array([self._range(one) for one in objects], dtype=np.int64).reshape(-1, 4).T
 
-    def _range(self, one: ObjectStats) -> tuple[int, int, int, int]:
+    def _range(self, one: InputStats) -> tuple[int, int, int, int]:
         """RowIDs, and keys by their rank among all ends of ranges."""
         if one.key_min is None or one.key_max is None:
             return one.rowid_min, one.rowid_max, *_NO_KEY

@@ -22,9 +22,9 @@ from halocline.compaction import (
     CompactPolicy,
     CompactReason,
     Gatherer,
-    ObjectStats,
+    InputStats,
+    ObjectShape,
     Plan,
-    Shape,
     measure,
     policy_of,
 )
@@ -74,7 +74,7 @@ class TableHealth:
     l0_tombstones: int
     """Tombstones in memory, those among them that objects hold too included."""
     levels: tuple[LevelHealth, ...]
-    shape: Shape
+    shape: ObjectShape
     """Counts, rows, dead rows and overlap of the objects that have not ended."""
     tombstone_bytes: int
     ended_objects: int
@@ -223,7 +223,7 @@ class _Look:
             why = f"{l0.tombstones.count:,} tombstones are in memory, the oldest for {age_s:.0f} s"
             self.owe("flush", name, why)
 
-    def objects(self, state: TableState) -> list[ObjectStats]:
+    def objects(self, state: TableState) -> list[InputStats]:
         """Statistics of all objects; without dead rows when a file cannot be read."""
         name, tier = state.entry.name, state.shape.tier
         policy = policy_of(state, self.core.options)
@@ -282,7 +282,7 @@ def reasons(
     ]
 
 
-def _levels(stats: Sequence[ObjectStats]) -> tuple[LevelHealth, ...]:
+def _levels(stats: Sequence[InputStats]) -> tuple[LevelHealth, ...]:
     data = [one for one in stats if one.kind == "data"]
     return tuple(
         LevelHealth(

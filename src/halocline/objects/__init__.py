@@ -24,7 +24,7 @@ Start with docs/formats/object.md, then write.py and read.py.
 from halocline.objects.finder import Finder
 from halocline.objects.jobwriter import JobWriter, SharedJob
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.shelf import Shelf
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.zonemap import Zonemap
@@ -33,9 +33,9 @@ __all__ = [
     "Finder",
     "JobWriter",
     "ObjectFile",
+    "ObjectReader",
     "ObjectStats",
     "Pool",
-    "Reader",
     "SharedJob",
     "Shelf",
     "Zonemap",

@@ -18,7 +18,7 @@ from halocline.objects.batch import Int64Array
 from halocline.objects.columns import COMMIT_TS, HIDDEN, PK64, ROWID, ROWID_ID
 from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Handle, Pool
-from halocline.objects.read import ObjectTail, Reader
+from halocline.objects.read import ObjectReader, ObjectTail
 from halocline.objects.stats import ObjectFile
 from halocline.schema.cells import Cells
 from halocline.schema.cells import ReadRow as CellReader
@@ -39,7 +39,7 @@ class RowBlock(NamedTuple):
 class Blocks:
     """Blocks of the objects of one table, by one schema. Safe to share between threads."""
 
-    def __init__(self, reader: Reader, schema: Schema, *, index: Pool, data: Pool) -> None:
+    def __init__(self, reader: ObjectReader, schema: Schema, *, index: Pool, data: Pool) -> None:
         self._reader = reader
         self._schema = schema
         self._index = index

@@ -42,7 +42,7 @@ from halocline.objects.columns import PK64_ID, ROWID_ID
 from halocline.objects.footer import BloomColumn
 from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Pool
-from halocline.objects.read import ObjectTail, Reader
+from halocline.objects.read import ObjectReader, ObjectTail
 from halocline.objects.stats import ObjectFile
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
@@ -84,7 +84,7 @@ class Slice(NamedTuple):
 class Finder:
     """Searches objects of one table by one schema. Safe to share between threads."""
 
-    def __init__(self, reader: Reader, schema: Schema, *, index: Pool, data: Pool) -> None:
+    def __init__(self, reader: ObjectReader, schema: Schema, *, index: Pool, data: Pool) -> None:
         if not schema.key_positions:
             raise UsageError("only objects of a table with a primary key can be searched")
         self._reader = reader

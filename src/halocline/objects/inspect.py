@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from halocline.errors import HaloclineError
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.keybytes import is_sorted, key_bytes, range_of
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.zonemap import zonemap
 from halocline.schema.schema import Schema
@@ -31,7 +31,7 @@ WHOLE_BYTES_MAX: Final = 1 << 20
 """Files up to this size are decoded in one go."""
 
 
-def inspect(reader: Reader, file: ObjectFile, schema: Schema) -> tuple[list[str], Any]:
+def inspect(reader: ObjectReader, file: ObjectFile, schema: Schema) -> tuple[list[str], Any]:
     """Every way in which a data or tombstone object differs from its statistics, and, where it was
     at hand, a pa.Table of its keys, `_rowid` and `_commit_ts`."""
     try:
@@ -47,7 +47,7 @@ def inspect(reader: Reader, file: ObjectFile, schema: Schema) -> tuple[list[str]
         return [str(error)], None
 
 
-def _first(reader: Reader, file: ObjectFile, schema: Schema) -> Any:
+def _first(reader: ObjectReader, file: ObjectFile, schema: Schema) -> Any:
     """All columns of a small object, the keys of a large one, and hidden columns."""
     small = file.stats.size_bytes <= WHOLE_BYTES_MAX
     columns = None if small else schema.primary_key
@@ -58,7 +58,9 @@ def _seen(file: ObjectFile, schema: Schema) -> Schema:
     return tombstone_schema(schema) if file.stats.kind == "tombstone" else schema
 
 
-def _differences(reader: Reader, file: ObjectFile, schema: Schema, first: Any) -> Iterator[str]:
+def _differences(
+    reader: ObjectReader, file: ObjectFile, schema: Schema, first: Any
+) -> Iterator[str]:
     stats, seen = file.stats, _seen(file, schema)
     keys = schema.primary_key
     yield from _ranges(first, file, keys)

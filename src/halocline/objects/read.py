@@ -71,7 +71,7 @@ class ObjectTail:
         return bloom
 
 
-class Reader:
+class ObjectReader:
     """Reads the objects of one store. Safe to share between threads."""
 
     def __init__(self, objects: Objects, index: Pool) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool, PoolStats
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.options import MIB
 from halocline.schema.schema import Schema
@@ -48,7 +48,7 @@ class Shelf:
         budget = max(POOL_BYTES_MIN, memory_bytes // 8)
         self.index = Pool("index", budget)
         self.data = Pool("data", budget)
-        self.reader = Reader(objects, self.index)
+        self.reader = ObjectReader(objects, self.index)
 
     @classmethod
     def in_memory(cls) -> Shelf:

@@ -75,7 +75,7 @@ class Constant(NamedTuple):
     value: Any
 
 
-class Span(NamedTuple):
+class ConstantSpan(NamedTuple):
     """Two bounds around a constant; equal when the comparison is exact."""
 
     low: Any
@@ -83,7 +83,7 @@ class Span(NamedTuple):
 
 
 NULL: Final = Constant("null", None)
-NAN: Final = Span(math.nan, math.nan)
+NAN: Final = ConstantSpan(math.nan, math.nan)
 """The span of NaN, told by identity: it equals itself and is above all other numbers."""
 
 
@@ -230,7 +230,7 @@ def _read_text(text: str, wanted: str) -> Constant | None:
     return _moment(moment if found[3] else moment.replace(tzinfo=UTC))
 
 
-def place_constants(type: Any, constants: Sequence[Constant]) -> list[Span] | None:
+def place_constants(type: Any, constants: Sequence[Constant]) -> list[ConstantSpan] | None:
     """Spans of the constants that one column of this type is compared to, in one expression.
 
     All at once, because DuckDB chooses one type for all of them. None of them may be null.
@@ -246,11 +246,11 @@ def place_constants(type: Any, constants: Sequence[Constant]) -> list[Span] | No
         return _place_times(family, constants)
     wanted = "text" if family == "string" else family
     if family in ("string", "binary", "bool") and kinds <= {wanted}:
-        return [Span(given.value, given.value) for given in constants]
+        return [ConstantSpan(given.value, given.value) for given in constants]
     return None
 
 
-def _place_number(type: Any, family: str, given: Constant, as_double: bool) -> Span:
+def _place_number(type: Any, family: str, given: Constant, as_double: bool) -> ConstantSpan:
     value = given.value
     if given.kind == "double":
         if value != value:
@@ -258,22 +258,22 @@ def _place_number(type: Any, family: str, given: Constant, as_double: bool) -> S
         if family == "decimal":
             return _as_decimals(_around(value, 49))
         exact = family == "float" or abs(value) < _EXACT64 or math.isinf(value)
-        return Span(value, value) if exact else Span(*_neighbours(value))
+        return ConstantSpan(value, value) if exact else ConstantSpan(*_neighbours(value))
     if family == "float":
         if type.bit_width == 64 or as_double:
             return _place_in_float64(value)
         whole = abs(value) <= _EXACT32 and value == int(value)
-        return Span(float(value), float(value)) if whole else _around(float(value), 21)
+        return ConstantSpan(float(value), float(value)) if whole else _around(float(value), 21)
     if not as_double:
-        return Span(value, value)
+        return ConstantSpan(value, value)
     if family == "int":
-        return Span(value, value) if abs(value) < _EXACT64 else _around(float(value), 49)
+        return ConstantSpan(value, value) if abs(value) < _EXACT64 else _around(float(value), 49)
     return _as_decimals(_around(float(value), 49))
 
 
-def _place_in_float64(value: int | Decimal) -> Span:
+def _place_in_float64(value: int | Decimal) -> ConstantSpan:
     short = abs(value) <= _EXACT64 if isinstance(value, int) else _is_short(value)
-    return Span(float(value), float(value)) if short else _around(float(value), 49)
+    return ConstantSpan(float(value), float(value)) if short else _around(float(value), 49)
 
 
 def _is_short(value: Decimal) -> bool:
@@ -282,23 +282,23 @@ def _is_short(value: Decimal) -> bool:
     return isinstance(exponent, int) and len(digits) <= 15 and -22 <= exponent <= 0
 
 
-def _around(value: float, bits: int) -> Span:
+def _around(value: float, bits: int) -> ConstantSpan:
     """Bounds that are 2**-bits apart from a float in proportion, and by more than one subnormal."""
     if math.isinf(value):
-        return Span(value, value)
+        return ConstantSpan(value, value)
     slack = math.ldexp(abs(value), -bits) + math.ldexp(1.0, -140 if bits < 24 else -1060)
-    return Span(value - slack, value + slack)
+    return ConstantSpan(value - slack, value + slack)
 
 
 def _neighbours(value: float) -> tuple[float, float]:
     return math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
 
 
-def _as_decimals(span: Span) -> Span:
-    return Span(Decimal(span.low), Decimal(span.high))
+def _as_decimals(span: ConstantSpan) -> ConstantSpan:
+    return ConstantSpan(Decimal(span.low), Decimal(span.high))
 
 
-def _place_times(family: str, constants: Sequence[Constant]) -> list[Span] | None:
+def _place_times(family: str, constants: Sequence[Constant]) -> list[ConstantSpan] | None:
     spans = []
     for given in constants:
         known = _read_text(given.value, family) if given.kind == "text" else given
@@ -309,22 +309,22 @@ def _place_times(family: str, constants: Sequence[Constant]) -> list[Span] | Non
     return spans
 
 
-def _place_time(family: str, given: Constant) -> Span | None:
+def _place_time(family: str, given: Constant) -> ConstantSpan | None:
     value = given.value
     if given.kind == family:
-        return Span(value, value)
+        return ConstantSpan(value, value)
     if family == "time" or given.kind not in ("date", "timestamp", "timestamptz"):
         return None
     moment = _midnight(value) if given.kind == "date" else value.replace(tzinfo=None)
     if family == "timestamp":
-        return Span(moment, moment)
+        return ConstantSpan(moment, moment)
     if family == "timestamptz":
         moment = moment.replace(tzinfo=UTC)
-        return Span(moment, moment)
+        return ConstantSpan(moment, moment)
     day = moment.date()
     if moment == _midnight(day):
-        return Span(day, day)
-    return Span(day, day + DAY) if day < dt.date.max else None
+        return ConstantSpan(day, day)
+    return ConstantSpan(day, day + DAY) if day < dt.date.max else None
 
 
 def _midnight(day: dt.date) -> dt.datetime:

@@ -28,17 +28,17 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from halocline.read.constant import Span
+from halocline.read.constant import ConstantSpan
 from halocline.read.predicate import (
     FALSE,
     TRUE,
     All,
     AnyOf,
+    Condition,
     Fixed,
     Holds,
     Less,
     Negation,
-    Node,
     OneOf,
     Prefix,
 )
@@ -77,7 +77,7 @@ _FULL: Final = Allowed(None, None)
 _EMPTY: Final = Allowed(None, None, ())
 
 
-def bounds_of(node: Node, schema: Schema) -> KeyBounds:
+def bounds_of(node: Condition, schema: Schema) -> KeyBounds:
     """What a predicate says about the key of a schema; unbounded when there is no key."""
     steps = [_Steps(schema.columns[at].type) for at in schema.key_positions]
     columns = [
@@ -149,7 +149,7 @@ def _product(columns: Sequence[Allowed]) -> tuple[Any, ...] | None:
 # One column
 
 
-def _allowed(node: Node, at: int, step: _Steps, negated: bool) -> Allowed:
+def _allowed(node: Condition, at: int, step: _Steps, negated: bool) -> Allowed:
     """The values with which a node (or its negation) can be true. Key columns are never null."""
     if isinstance(node, Fixed):
         return _FULL if node.mask & (FALSE if negated else TRUE) else _EMPTY
@@ -183,7 +183,7 @@ def _less(node: Less, step: _Steps, negated: bool) -> Allowed:
     return _EMPTY if low is None else _from_range(low, None, step)
 
 
-def _one_of(spans: Sequence[Span], step: _Steps) -> Allowed:
+def _one_of(spans: Sequence[ConstantSpan], step: _Steps) -> Allowed:
     if len(spans) > EQUALITIES_MAX or any(span.low != span.high for span in spans):
         if not spans:
             return _EMPTY

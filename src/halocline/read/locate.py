@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.objects import Reader
+from halocline.objects import ObjectReader
 from halocline.objects.columns import ROWID
 from halocline.read.alive import ended_mask
 from halocline.rows.members import is_among
@@ -61,7 +61,7 @@ class Located:
         self.rowids = rowids
         """RowID of the version visible for each key; 0 where there is none."""
         self._schema: Schema = state.schema
-        self._reader: Reader = state.shelf.reader
+        self._reader: ObjectReader = state.shelf.reader
         self._finder = state.finder
         self.shape = shape
         self._entries: list[ObjectEntry] = []

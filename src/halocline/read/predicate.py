@@ -30,7 +30,7 @@ import sqlglot
 from sqlglot import exp
 
 from halocline.errors import SchemaError
-from halocline.read.constant import NAN, NULL, Constant, Span, constant, place_constants
+from halocline.read.constant import NAN, NULL, Constant, ConstantSpan, constant, place_constants
 from halocline.read.statement import parse_where, part_casts
 from halocline.schema.schema import Schema
 from halocline.schema.types import kind
@@ -50,24 +50,24 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    parts: tuple[Node, ...]
+    parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    parts: tuple[Node, ...]
+    parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    part: Node
+    part: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
     """`part IS TRUE`: null becomes false."""
 
-    part: Node
+    part: Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Less:
     """Column at `at` < span, or <=."""
 
     at: int
-    span: Span
+    span: ConstantSpan
     or_equal: bool
 
 
@@ -84,7 +84,7 @@ class OneOf:
     """Column IN constants: spans sorted by both bounds; `or_null`: the list holds a null."""
 
     at: int
-    spans: tuple[Span, ...]
+    spans: tuple[ConstantSpan, ...]
     or_null: bool
 
 
@@ -109,7 +109,7 @@ class IsNaN:
     at: int
 
 
-Node = Fixed | All | AnyOf | Negation | Holds | Less | OneOf | Prefix | IsNull | IsNaN
+Condition = Fixed | All | AnyOf | Negation | Holds | Less | OneOf | Prefix | IsNull | IsNaN
 
 ANYTHING: Final = Fixed(TRUE | FALSE | UNKNOWN)
 ALWAYS_NULL: Final = Fixed(UNKNOWN)
@@ -125,13 +125,13 @@ _MIRRORED: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
 }
 
 
-def read_predicate(where: str, params: Sequence[Any], schema: Schema, table: str = "") -> Node:
+def read_predicate(where: str, params: Sequence[Any], schema: Schema, table: str = "") -> Condition:
     """The tree of a `where=` text over a table; UsageError when the text is none."""
     tree = _parse(parse_where(where, schema, table))
     return ANYTHING if tree is None else _Reader(params, schema).read(tree)
 
 
-def read_conjuncts(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schema) -> Node:
+def read_conjuncts(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schema) -> Condition:
     """The tree of a conjunction whose parts are parsed already, parameters numbered."""
     read = _Reader(params, schema).read
     nodes = [read(part) for part in parts]
@@ -180,7 +180,7 @@ class _Reader:
         self.params = params
         self.schema = schema
 
-    def read(self, node: exp.Expr) -> Node:
+    def read(self, node: exp.Expr) -> Condition:
         while type(node) is exp.Paren:
             node = node.this
         rule = _RULES.get(type(node))
@@ -193,33 +193,33 @@ class _Reader:
 
     # Connectives
 
-    def both(self, node: exp.Expr) -> Node:
-        parts: list[Node] = []
+    def both(self, node: exp.Expr) -> Condition:
+        parts: list[Condition] = []
         for part in [self.read(part) for part in _chain(node)]:
             parts += part.parts if isinstance(part, All) else (part,)
         return All(tuple(parts))
 
-    def either(self, node: exp.Expr) -> Node:
+    def either(self, node: exp.Expr) -> Condition:
         return AnyOf(tuple([self.read(part) for part in _chain(node)]))
 
-    def negation(self, node: exp.Expr) -> Node:
+    def negation(self, node: exp.Expr) -> Condition:
         return Negation(self.read(node.this))
 
-    def truth(self, node: exp.Expr) -> Node:
+    def truth(self, node: exp.Expr) -> Condition:
         return Fixed(TRUE if node.this else FALSE)
 
-    def null(self, node: exp.Expr) -> Node:
+    def null(self, node: exp.Expr) -> Condition:
         return ALWAYS_NULL
 
-    def column(self, node: exp.Expr) -> Node:
+    def column(self, node: exp.Expr) -> Condition:
         at = self.place(node)
         if at is None or kind(self.schema.columns[at].type) != "bool":
             return ANYTHING
-        return OneOf(at, (Span(True, True),), False)
+        return OneOf(at, (ConstantSpan(True, True),), False)
 
     # Comparisons
 
-    def comparison(self, node: exp.Expr) -> Node:
+    def comparison(self, node: exp.Expr) -> Condition:
         operator, at, given = type(node), self.place(node.this), self.value(node.expression)
         if at is None:
             operator = _MIRRORED[operator]
@@ -228,7 +228,7 @@ class _Reader:
             return ANYTHING
         safe = operator in (exp.NullSafeEQ, exp.NullSafeNEQ)
         if given is NULL:
-            leaf: Node = IsNull(at) if safe else ALWAYS_NULL
+            leaf: Condition = IsNull(at) if safe else ALWAYS_NULL
         else:
             spans = self.spans(at, [given])
             if spans is None:
@@ -237,7 +237,7 @@ class _Reader:
             leaf = Holds(leaf) if safe else leaf
         return Negation(leaf) if operator in (exp.NEQ, exp.NullSafeNEQ) else leaf
 
-    def between(self, node: exp.Expr) -> Node:
+    def between(self, node: exp.Expr) -> Condition:
         at = self.place(node.this)
         ends = [self.value(node.args["low"]), self.value(node.args["high"])]
         known = [given for given in ends if given is not None and given is not NULL]
@@ -253,7 +253,7 @@ class _Reader:
             )
         )
 
-    def inside(self, node: exp.Expr) -> Node:
+    def inside(self, node: exp.Expr) -> Condition:
         at = self.place(node.this)
         items = [self.value(item) for item in node.expressions]
         known = [given for given in items if given is not None and given is not NULL]
@@ -264,7 +264,7 @@ class _Reader:
         leaf = OneOf(at, tuple(plain), NULL in items)
         return AnyOf((leaf, IsNaN(at))) if NAN in spans else leaf
 
-    def identity(self, node: exp.Expr) -> Node:
+    def identity(self, node: exp.Expr) -> Condition:
         """IS NULL, IS TRUE, IS FALSE."""
         wanted = node.expression
         if type(wanted) is exp.Null:
@@ -275,7 +275,7 @@ class _Reader:
         part = self.read(node.this)
         return Holds(part if wanted.this else Negation(part))
 
-    def like(self, node: exp.Expr) -> Node:
+    def like(self, node: exp.Expr) -> Condition:
         pattern = self.value(node.expression)
         if pattern is None or pattern.kind != "text":
             return ANYTHING
@@ -285,15 +285,15 @@ class _Reader:
         prefix, rest = pattern.value[: min(ends)], pattern.value[min(ends) :]
         return self.text_leaf(node.this, lambda at: Prefix(at, prefix, rest.strip("%") != ""))
 
-    def starts(self, node: exp.Expr) -> Node:
+    def starts(self, node: exp.Expr) -> Condition:
         return self.starts_with(node.this, node.expression)
 
-    def function(self, node: exp.Expr) -> Node:
+    def function(self, node: exp.Expr) -> Condition:
         """`prefix(s, 'a')`, which the parser has no name for."""
         named = str(node.this).lower() == "prefix" and len(node.expressions) == 2
         return self.starts_with(*node.expressions) if named else ANYTHING
 
-    def starts_with(self, column: exp.Expr, text: exp.Expr) -> Node:
+    def starts_with(self, column: exp.Expr, text: exp.Expr) -> Condition:
         prefix = self.value(text)
         if prefix is None or prefix.kind != "text":
             return ANYTHING
@@ -301,7 +301,7 @@ class _Reader:
 
     # Operands
 
-    def text_leaf(self, node: exp.Expr, leaf: Callable[[int], Node]) -> Node:
+    def text_leaf(self, node: exp.Expr, leaf: Callable[[int], Condition]) -> Condition:
         at = self.place(node)
         if at is None or kind(self.schema.columns[at].type) != "string":
             return ANYTHING
@@ -323,11 +323,11 @@ class _Reader:
     def value(self, node: exp.Expr) -> Constant | None:
         return constant(node, self.params)
 
-    def spans(self, at: int, constants: Sequence[Constant]) -> list[Span] | None:
+    def spans(self, at: int, constants: Sequence[Constant]) -> list[ConstantSpan] | None:
         return place_constants(self.schema.columns[at].type, constants)
 
 
-_Rule = tuple[Callable[[_Reader, Any], Node], frozenset[str]]
+_Rule = tuple[Callable[[_Reader, Any], Condition], frozenset[str]]
 _BINARY: Final = frozenset(["this", "expression"])
 _RULES: Final[dict[type[exp.Expr], _Rule]] = {
     exp.And: (_Reader.both, _BINARY),
@@ -359,11 +359,11 @@ def _chain(node: exp.Expr) -> list[exp.Expr]:
     return parts
 
 
-def _equal(at: int, value: Any) -> Node:
-    return OneOf(at, (Span(value, value),), False)
+def _equal(at: int, value: Any) -> Condition:
+    return OneOf(at, (ConstantSpan(value, value),), False)
 
 
-def _compare(operator: type[exp.Expr], at: int, span: Span) -> Node:
+def _compare(operator: type[exp.Expr], at: int, span: ConstantSpan) -> Condition:
     """Column <operator> constant; for <> and its like the equality, which the caller negates."""
     if span is NAN:
         return _compare_nan(operator, at)
@@ -376,7 +376,7 @@ def _compare(operator: type[exp.Expr], at: int, span: Span) -> Node:
     return Negation(leaf) if operator in (exp.GT, exp.GTE) else leaf
 
 
-def _compare_nan(operator: type[exp.Expr], at: int) -> Node:
+def _compare_nan(operator: type[exp.Expr], at: int) -> Condition:
     """NaN equals itself and is above every other number."""
     if operator is exp.LT:
         return Negation(IsNaN(at))

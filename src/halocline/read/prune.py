@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol
 from sqlglot import exp
 
 from halocline.ids import ColumnId
-from halocline.read.constant import Span
+from halocline.read.constant import ConstantSpan
 from halocline.read.keyrange import KeyBounds, bounds_of
 from halocline.read.predicate import (
     FALSE,
@@ -40,13 +40,13 @@ from halocline.read.predicate import (
     UNKNOWN,
     All,
     AnyOf,
+    Condition,
     Fixed,
     Holds,
     IsNaN,
     IsNull,
     Less,
     Negation,
-    Node,
     OneOf,
     Prefix,
     read_conjuncts,
@@ -135,7 +135,7 @@ def compile_tree(parts: Sequence[exp.Expr], params: Sequence[Any], schema: Schem
     return _compile(read_conjuncts(parts, params, schema), schema)
 
 
-def _compile(node: Node, schema: Schema) -> Predicate:
+def _compile(node: Condition, schema: Schema) -> Predicate:
     parts = node.parts if isinstance(node, All) else (node,)
     ids = [column.id for column in schema.columns]
     return Predicate(
@@ -145,7 +145,7 @@ def _compile(node: Node, schema: Schema) -> Predicate:
     )
 
 
-def _places(node: Node) -> set[int]:
+def _places(node: Condition) -> set[int]:
     if isinstance(node, All | AnyOf):
         return set().union(*[_places(part) for part in node.parts])
     if isinstance(node, Negation | Holds):
@@ -153,7 +153,7 @@ def _places(node: Node) -> set[int]:
     return set() if isinstance(node, Fixed) else {node.at}
 
 
-def judge_of(node: Node, ids: Sequence[ColumnId]) -> Judge:
+def judge_of(node: Condition, ids: Sequence[ColumnId]) -> Judge:
     """The function that answers for one node, as closures: a walk over the tree costs 3x more."""
     if isinstance(node, Fixed):
         mask = node.mask
@@ -246,7 +246,7 @@ def _at_most(low: Any, high: Any) -> Test:
     return test
 
 
-def _one_of(spans: Sequence[Span], otherwise: int) -> Test:
+def _one_of(spans: Sequence[ConstantSpan], otherwise: int) -> Test:
     """Any of the constants within the bounds? Both lists of bounds ascend, so one search tells."""
     lows = [span.low for span in spans]
     # Spans of rounded constants may enclose one another; a wider one is always safe.

@@ -38,24 +38,24 @@ _PLACE = f"{ROWID} < 0, abs({ROWID})"
 """Committed rows by RowID, then those that the transaction has inserted, in their order."""
 
 
-class Pin(Protocol):
+class Hold(Protocol):
     """A snapshot that is kept until it is closed or dropped."""
 
     def close(self) -> None: ...
 
 
-class Reader(Protocol):
+class StatementReader(Protocol):
     """A transaction, as far as a statement needs it."""
 
     def has_table(self, name: str) -> bool: ...
     def view_of(self, name: str) -> View:
         """A table that is about to be read as a whole."""
 
-    def hold(self) -> Pin: ...
+    def hold(self) -> Hold: ...
 
 
 def select(
-    duck: Duck, reader: Reader, text: str, params: Sequence[Any] | None, *, stream: bool
+    duck: Duck, reader: StatementReader, text: str, params: Sequence[Any] | None, *, stream: bool
 ) -> pa.Table | pa.RecordBatchReader:
     """Run a checked SELECT over what the reader sees."""
     parsed = parse_query(text)
@@ -81,7 +81,7 @@ def select(
 
 def scan(
     duck: Duck,
-    reader: Reader,
+    reader: StatementReader,
     name: str,
     columns: Sequence[str] | None,
     where: str | None,
@@ -143,7 +143,7 @@ def count(duck: Duck, state: TableState, ts: int) -> int:
 
 
 def pinned(
-    reader: pa.RecordBatchReader, pin: Pin, schema: pa.Schema | None = None
+    reader: pa.RecordBatchReader, pin: Hold, schema: pa.Schema | None = None
 ) -> pa.RecordBatchReader:
     """Cast the batches of a reader to a schema, and hold a pin for as long as it can still be
     read."""

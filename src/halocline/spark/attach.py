@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from halocline.spark.owner import Owner, check_owner
-from halocline.spark.pins import Pin
+from halocline.spark.owner import SparkOwner, check_owner
+from halocline.spark.pins import SessionPin
 from halocline.spark.scan import frame, quoted
 from halocline.spark.session import prepare
 
@@ -23,12 +23,12 @@ from halocline.spark.session import prepare
 class Views:
     """The tables of one database as temporary views of one session."""
 
-    def __init__(self, session: SparkSession, owner: Owner, at: Any, prefix: str) -> None:
+    def __init__(self, session: SparkSession, owner: SparkOwner, at: Any, prefix: str) -> None:
         self._session = session
         self._owner = owner
         self._prefix = prefix
         self._names: list[str] = []
-        self._pin: Pin | None = None
+        self._pin: SessionPin | None = None
         self.refresh(at)
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class Views:
     def refresh(self, at: Any = None) -> int:
         """Show the newest snapshot, or another one, in all views; returns its timestamp."""
         prepare(self._session)
-        pin = Pin(self._session, self._owner, at, handle=True)
+        pin = SessionPin(self._session, self._owner, at, handle=True)
         try:
             with self._owner.begin(at=pin.ts) as txn:
                 tables = txn.tables()

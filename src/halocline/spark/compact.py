@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession
 
 from halocline.compaction import CompactPolicy, CompactReport, Group, LocalRunner, Plan, policy_of
 from halocline.compaction.gather import object_rows_of
-from halocline.compaction.rewrite import Outcome, Work, shorten
-from halocline.compaction.runs import Run, runs_of, split
+from halocline.compaction.rewrite import GroupWork, RewriteOutcome, shorten
+from halocline.compaction.runs import MergeRun, runs_of, split
 from halocline.errors import UsageError
 from halocline.objects import SharedJob
 from halocline.objects.shelf import parse_key
@@ -127,7 +127,7 @@ class SparkRunner:
     def go_on(self) -> None:
         self._local.go_on()
 
-    def rewrite(self, work: Work) -> Outcome:
+    def rewrite(self, work: GroupWork) -> RewriteOutcome:
         group = work.group
         if group.size_bytes <= self._local_bytes or not group.inputs:
             return self._local.rewrite(work)
@@ -143,13 +143,13 @@ class SparkRunner:
 class _OnSpark:
     """One group on Spark."""
 
-    def __init__(self, session: SparkSession, work: Work, progress: Progress | None) -> None:
+    def __init__(self, session: SparkSession, work: GroupWork, progress: Progress | None) -> None:
         self._session, self._work, self._progress = session, work, progress
         self._rows_max = object_rows_of(work.state, work.options)
         self._runs = runs_of(work.group, work.tier)
 
-    def run(self) -> Outcome:
-        work, outcome = self._work, Outcome()
+    def run(self) -> RewriteOutcome:
+        work, outcome = self._work, RewriteOutcome()
         rewriting = self._told()
         dropped = self._join(self._collect(rewriting), outcome)
         outcome.tasks = len(rewriting.runs)
@@ -174,7 +174,7 @@ class _OnSpark:
             rows_max=self._rows_max,
         )
 
-    def _tasks(self) -> list[list[Run]]:
+    def _tasks(self) -> list[list[MergeRun]]:
         """Runs, cut by key ranges where that makes work for idle cores, dealt out to tasks."""
         wanted = WAVES * self._session.sparkContext.defaultParallelism
         parts = [part for run in self._runs for part in self._parts(run, wanted)]
@@ -186,7 +186,7 @@ class _OnSpark:
         count = min(count, len(parts), TASKS_MAX)
         return [ordered[place::count] for place in range(count)]
 
-    def _parts(self, run: Run, wanted: int) -> list[Run]:
+    def _parts(self, run: MergeRun, wanted: int) -> list[MergeRun]:
         """A run as it is, or in parts that a task can write; a merge in parts for all cores."""
         objects = run.objects(self._rows_max)
         count = ceil(objects / TASK_OBJECTS_MAX)
@@ -212,7 +212,7 @@ class _OnSpark:
         finally:
             told.unpersist()
 
-    def _join(self, lines: Sequence[Any], outcome: Outcome) -> Int64Array:
+    def _join(self, lines: Sequence[Any], outcome: RewriteOutcome) -> Int64Array:
         """Note what the tasks have written; the RowIDs that they have dropped, ascending."""
         check_undamaged(lines)
         files = [file_in(line) for line in lines if line.kind == "data"]

@@ -32,9 +32,9 @@ from halocline.schema.schema import Schema
 from halocline.spark.base import ROWS_ALONG_MAX, pack_base
 from halocline.spark.collect import collect
 from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
-from halocline.spark.owner import Owner, check_writer
+from halocline.spark.owner import SparkOwner, check_writer
 from halocline.spark.session import prepare
-from halocline.spark.task import PARTITIONS_MAX, Absent, Matched, Task, run, shares
+from halocline.spark.task import PARTITIONS_MAX, Absent, JobTask, Matched, run, shares
 from halocline.spark.trouble import told
 from halocline.spark.types import arrow_schema
 from halocline.spark.workers import check_workers
@@ -85,7 +85,7 @@ class Spec:
         return None if self.condition else BLIND.get((self.matched, self.absent))
 
 
-def check_input(df: object, db: object) -> Owner:
+def check_input(df: object, db: object) -> SparkOwner:
     """UsageError unless these are a DataFrame and a database that can be written."""
     owner = check_writer(db)
     if not isinstance(df, DataFrame):
@@ -126,7 +126,7 @@ def write(
     return replace(report, commit_ts=txn.commit_ts)
 
 
-def _shorten_memory(owner: Owner, name: str) -> None:
+def _shorten_memory(owner: SparkOwner, name: str) -> None:
     """Flush a table that has many rows in L0, before the snapshot: they need not travel then."""
     state = owner.core.state_of(name, owner.core.newest_ts())
     if state is not None and sum(count for _, count in state.pages()) > ROWS_ALONG_MAX:
@@ -158,7 +158,7 @@ def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
     return schema.primary_key if spec.blind == "delete" else tuple(given.values())
 
 
-def _run(df: DataFrame, owner: Owner, txn: Transaction, name: str, spec: Spec) -> list[Any]:
+def _run(df: DataFrame, owner: SparkOwner, txn: Transaction, name: str, spec: Spec) -> list[Any]:
     """Run the tasks; the lines that they send back."""
     session, changes = df.sparkSession, txn.changes_of(name)
     state, partitions = changes.home, _partitions(df)
@@ -176,11 +176,11 @@ def _run(df: DataFrame, owner: Owner, txn: Transaction, name: str, spec: Spec) -
         base.unpersist()
 
 
-def start(owner: Owner, changes: TableChanges, spec: Spec, partitions: int) -> Task:
+def start(owner: SparkOwner, changes: TableChanges, spec: Spec, partitions: int) -> JobTask:
     """Log the job; what its tasks are told."""
     core, (ordinals, attempts) = owner.core, shares(partitions)
     job = task_objects.start(core.writing, changes, rows=partitions * ordinals * PLACE_ROWS)
-    return Task(
+    return JobTask(
         job=SharedJob.of(
             core.options,
             table_id=job.table_id,

@@ -13,7 +13,7 @@ from halocline.rows.state import TableState
 from halocline.txn import Core, Transaction
 
 
-class Owner(Protocol):
+class SparkOwner(Protocol):
     """An open database, seen from a job."""
 
     path: str
@@ -29,7 +29,7 @@ class Owner(Protocol):
     def compact(self, table: str | None = None, *, runner: Any = None, plan: Any = None) -> Any: ...
 
 
-def check_owner(db: object) -> Owner:
+def check_owner(db: object) -> SparkOwner:
     """UsageError for anything that is not an open database."""
     core = getattr(db, "core", None)
     if not isinstance(core, Core):
@@ -39,7 +39,7 @@ def check_owner(db: object) -> Owner:
     return db  # type: ignore[return-value]
 
 
-def check_writer(db: object) -> Owner:
+def check_writer(db: object) -> SparkOwner:
     """UsageError when the database cannot be written through this handle."""
     owner = check_owner(db)
     if owner.core.committer is None:
@@ -47,7 +47,7 @@ def check_writer(db: object) -> Owner:
     return owner
 
 
-def check_here(db: object) -> Owner:
+def check_here(db: object) -> SparkOwner:
     """UsageError unless the database is open for writing in this very process."""
     owner = check_writer(db)
     committer = owner.core.committer

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from halocline.errors import UsageError
 from halocline.options import parse_duration
 from halocline.rows.system import JobNode
-from halocline.spark.owner import Owner, check_owner
+from halocline.spark.owner import SparkOwner, check_owner
 from halocline.txn.jobs import give_up
 
 LEASE: Final = "1h"
@@ -31,13 +31,13 @@ LOOK_S: Final = 0.5
 _numbers = count(1)
 
 
-class Pin:
+class SessionPin:
     """One snapshot of one database that must stay readable."""
 
     def __init__(
         self,
         session: SparkSession,
-        owner: Owner,
+        owner: SparkOwner,
         at: Any = None,
         *,
         handle: bool = False,
@@ -80,20 +80,20 @@ class _Keeper:
     """Ends pins that nobody can read any more."""
 
     def __init__(self) -> None:
-        self._pins: list[Pin] = []
+        self._pins: list[SessionPin] = []
         # A lock of its own: a Condition takes its lock in Python, and Ctrl-C could leave it taken.
         self._lock = Lock()
         self._changed = Condition(self._lock)
         self._thread: Thread | None = None
 
-    def add(self, pin: Pin) -> None:
+    def add(self, pin: SessionPin) -> None:
         with self._lock:
             self._pins.append(pin)
             if self._thread is None:
                 self._thread = Thread(target=self._watch, name="halocline-pins", daemon=True)
                 self._thread.start()
 
-    def of(self, session: SparkSession) -> list[Pin]:
+    def of(self, session: SparkSession) -> list[SessionPin]:
         """The pins that belong to a session."""
         with self._lock:
             pins = list(self._pins)

@@ -75,10 +75,10 @@ class Probe:
         with pa.ipc.open_stream(base.rows) as reader:
             self._rows = reader.read_all()
 
-    def find(self, table: pa.Table) -> Found:
+    def find(self, table: pa.Table) -> ProbedKeys:
         """Where the keys of a canonical table are."""
         batch = self._finder.batch(table)
-        found = Found(self._shelf, self._schema, table.num_rows)
+        found = ProbedKeys(self._shelf, self._schema, table.num_rows)
         low, high = batch.bounds
         for file in self._files:
             if file.stats.key_min > high or file.stats.key_max < low:
@@ -91,7 +91,7 @@ class Probe:
         return found
 
 
-class Found:
+class ProbedKeys:
     """RowID of each key, 0 where the table has none, and how to get at the rows."""
 
     def __init__(self, shelf: Shelf, schema: Schema, count: int) -> None:

@@ -46,7 +46,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-Part = tuple[str, TableState, ScanPlan]
+QueryTable = tuple[str, TableState, ScanPlan]
 
 
 def find_session(*, start: bool) -> SparkSession | None:
@@ -68,7 +68,7 @@ def run_query(
     empty = {name: state.schema.arrow.empty_table() for name, state in states.items()}
     local = core.duck.query(parsed.text, values, empty, parsed.quoted).schema
     translated = translate(text, values, [state.schema for state in states.values()])
-    parts: list[Part] = []
+    parts: list[QueryTable] = []
     for name, state in states.items():
         predicate = predicate_of(text, name, values, state.schema)
         parts.append((name, state, take_plan(state, txn.snapshot, predicate)))
@@ -121,7 +121,7 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _translate(error: Exception, parts: Sequence[Part]) -> HaloclineError:
+def _translate(error: Exception, parts: Sequence[QueryTable]) -> HaloclineError:
     """What the caller can do about it: restore a file, mend the statement, or try again."""
     text = str(error)
     if is_of_the_input(text):

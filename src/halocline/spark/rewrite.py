@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.compaction.merge import Dropped
-from halocline.compaction.runs import Run, write_run
+from halocline.compaction.runs import MergeRun, write_run
 from halocline.errors import CorruptionError
 from halocline.objects import SharedJob
 from halocline.schema.schema import Schema
@@ -47,7 +47,7 @@ class Rewriting:
     job: SharedJob
     dead: bytes
     """RowIDs that had ended, ascending, as int64."""
-    runs: tuple[tuple[Run, ...], ...]
+    runs: tuple[tuple[MergeRun, ...], ...]
     """By task."""
     rows_max: int
 

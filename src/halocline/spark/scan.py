@@ -38,8 +38,8 @@ from halocline.spark.condition import check_where
 from halocline.spark.dialect import translate_where
 from halocline.spark.files import read_files
 from halocline.spark.lease import LeasedFiles
-from halocline.spark.owner import Owner, check_owner, state_of
-from halocline.spark.pins import Pin
+from halocline.spark.owner import SparkOwner, check_owner, state_of
+from halocline.spark.pins import SessionPin
 from halocline.spark.session import prepare
 from halocline.spark.trouble import told
 from halocline.spark.types import spark_schema
@@ -65,7 +65,7 @@ def table(
     """
     owner = check_owner(db)
     prepare(session)
-    pin = Pin(session, owner, at)
+    pin = SessionPin(session, owner, at)
     try:
         return frame(session, owner, name, pin, columns=columns, where=where)
     except BaseException:
@@ -75,9 +75,9 @@ def table(
 
 def frame(
     session: SparkSession,
-    owner: Owner,
+    owner: SparkOwner,
     name: str,
-    pin: Pin,
+    pin: SessionPin,
     *,
     columns: Sequence[str] | None = None,
     where: str | None = None,

@@ -24,11 +24,11 @@ from halocline.spark.load import OnConflict, load
 from halocline.spark.owner import check_writer
 
 QUERY_ID = "sql.streaming.queryId"
-Work = Callable[[DataFrame, Any, tuple[str, int]], Any]
+BatchWork = Callable[[DataFrame, Any, tuple[str, int]], Any]
 
 
 def foreach_batch(
-    db: Any, table: str, on_conflict: OnConflict = "upsert", work: Work | None = None
+    db: Any, table: str, on_conflict: OnConflict = "upsert", work: BatchWork | None = None
 ) -> Callable[[DataFrame, int], None]:
     """A function for `foreachBatch` that writes each micro-batch into a table exactly once.
 

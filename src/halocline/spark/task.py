@@ -40,7 +40,7 @@ from halocline.schema.schema import Schema
 from halocline.spark.attempts import task_here
 from halocline.spark.condition import holds
 from halocline.spark.lines import damage_line, file_line, line
-from halocline.spark.probe import Base, Found, Probe, store_at
+from halocline.spark.probe import Base, Probe, ProbedKeys, store_at
 
 Matched = Literal["error", "update", "delete", "ignore"]
 Absent = Literal["error", "insert", "ignore"]
@@ -53,7 +53,7 @@ KEYS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True)
-class Task:
+class JobTask:
     """What all tasks of a job are told; plain values, because they travel."""
 
     job: SharedJob
@@ -83,7 +83,7 @@ def shares(partitions: int) -> tuple[int, int]:
     return ordinals, min(ATTEMPTS_MAX, FILES_PER_JOB // (partitions * ordinals))
 
 
-def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def run(task: JobTask, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow; `base` is a broadcast `Base`."""
 
     def partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -95,7 +95,7 @@ def run(task: Task, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
 class Partition:
     """One partition of the input, in one attempt."""
 
-    def __init__(self, task: Task, base: Base, number: int, attempt: int) -> None:
+    def __init__(self, task: JobTask, base: Base, number: int, attempt: int) -> None:
         self._task = task
         self._schema = schema = Schema.from_wire(base.schema)
         self._probe = Probe(base, schema)
@@ -147,7 +147,7 @@ class Partition:
         yield from self._others(table, fresh)
 
     def _matching(
-        self, table: pa.Table, found: Found, known: Int64Array
+        self, table: pa.Table, found: ProbedKeys, known: Int64Array
     ) -> Iterator[pa.RecordBatch]:
         """Rows whose key the table has: a version ends, and perhaps another takes its place."""
         task = self._task
@@ -183,7 +183,7 @@ class Partition:
         self._repeated = bool(again[-1])
         return again & ~before
 
-    def _filled(self, rows: pa.Table, found: Found | None, known: Int64Array) -> pa.Table:
+    def _filled(self, rows: pa.Table, found: ProbedKeys | None, known: Int64Array) -> pa.Table:
         """Whole rows: what the input leaves out comes from the row that is replaced, or is null."""
         schema = self._schema
         missing = [name for name in schema.names if name not in rows.column_names]

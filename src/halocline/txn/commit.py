@@ -264,7 +264,13 @@ class Committer:
             stamp(payload, STAMP_AT, first_ts, wall_us)
             # Fold first: once it is in the log it may become visible at any moment.
             fold(first_ts)
-            engine.stamp(first_ts, count, wall_us, token)
+            if count == 1 and token is None:  # `stamp` in place: 0.15 us of the 7 a commit takes
+                times = engine.times
+                times.walls.append(wall_us)
+                times.stamps.append(first_ts)
+                engine.wall_us, engine.last_ts = wall_us, first_ts
+            else:
+                engine.stamp(first_ts, count, wall_us, token)
             order = log.append(COMMITS, AC, payload, first_ts + count - 1)
         except BaseException as error:
             log.poison(error)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from halocline.catalog import ObjectEntry
 from halocline.compaction.gather import Gatherer
 from halocline.compaction.plan import CompactPolicy, Plan
-from halocline.compaction.rewrite import Outcome, Work, rewrite
+from halocline.compaction.rewrite import GroupWork, RewriteOutcome, rewrite
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.ended import ended_rowids
 from halocline.rows.reshape import Reshape
@@ -87,11 +87,13 @@ class Compacted(Tiers):
     def plan(self) -> Plan:
         return self.gatherer.plan(self.live, self.ts, self.policy, frozenset())
 
-    def carry_out(self, group: Any, ts: int, *, meanwhile: Any = None) -> Outcome:
+    def carry_out(self, group: Any, ts: int, *, meanwhile: Any = None) -> RewriteOutcome:
         """One group by the snapshot `ts`; what happens `meanwhile` commits before it."""
         self.job += 1
         tier = self.live.shape.tier
-        work = Work(state=self.live, tier=tier, ts=ts, job_id=self.job, group=group, options=SMALL)
+        work = GroupWork(
+            state=self.live, tier=tier, ts=ts, job_id=self.job, group=group, options=SMALL
+        )
         outcome = rewrite(work)
         if meanwhile is not None:
             meanwhile()

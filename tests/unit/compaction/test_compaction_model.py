@@ -24,7 +24,7 @@ from halocline.compaction.plan import (
     plan_compaction,
 )
 from halocline.compaction.shape import measure
-from halocline.compaction.stats import ObjectStats
+from halocline.compaction.stats import InputStats
 from halocline.ids import ObjectId
 
 POLICY = CompactPolicy(
@@ -72,13 +72,13 @@ class Model:
         held = {rowid: key for rows in self.rows.values() for rowid, key in rows.items()}
         return {rowid: key for rowid, key in held.items() if rowid not in ended}
 
-    def stats(self) -> list[ObjectStats]:
+    def stats(self) -> list[InputStats]:
         ended = self.ended()
         found = []
         for id, rows in [*self.rows.items(), *self.tombstones.items()]:
             is_data = id in self.rows
             found.append(
-                ObjectStats(
+                InputStats(
                     id=ObjectId(id),
                     kind="data" if is_data else "tombstone",
                     level=self.levels.get(id, 1),
@@ -166,7 +166,7 @@ def build(seed: int, objects: int, spread: int, ended_share: float, policy: Comp
     return model
 
 
-def key_range(one: ObjectStats) -> range:
+def key_range(one: InputStats) -> range:
     assert one.key_min is not None
     assert one.key_max is not None
     return range(one.key_min[0], one.key_max[0] + 1)

@@ -17,7 +17,7 @@ from halocline.compaction.plan import (
     plan_compaction,
 )
 from halocline.compaction.shape import measure
-from halocline.compaction.stats import ObjectStats, Reach
+from halocline.compaction.stats import InputStats, Reach
 from halocline.ids import ObjectId
 
 POLICY = CompactPolicy(
@@ -35,18 +35,18 @@ def key(number: int) -> bytes:
     return number.to_bytes(4, "big")
 
 
-def data(id: int, low: int = 0, high: int = 9, **other: Any) -> ObjectStats:
+def data(id: int, low: int = 0, high: int = 9, **other: Any) -> InputStats:
     """A full data object of level 2 with keys low..high."""
     values: dict[str, Any] = {"rows": 100, "size_bytes": 1000, "level": 2}
     values |= {"rowid_min": id * 1000, "rowid_max": id * 1000 + 999} | other
-    return ObjectStats(id=ObjectId(id), key_min=key(low), key_max=key(high), **values)
+    return InputStats(id=ObjectId(id), key_min=key(low), key_max=key(high), **values)
 
 
 def tombstone(
     id: int, rowids: tuple[int, int], low: int = 0, high: int = 9999, **other: Any
 ) -> Any:
     values: dict[str, Any] = {"rows": 1, "size_bytes": 10, "kind": "tombstone"} | other
-    return ObjectStats(
+    return InputStats(
         id=ObjectId(id),
         key_min=key(low),
         key_max=key(high),
@@ -56,7 +56,7 @@ def tombstone(
     )
 
 
-def plan(*objects: ObjectStats, **other: Any) -> Plan:
+def plan(*objects: InputStats, **other: Any) -> Plan:
     return plan_compaction(objects, POLICY, **other)
 
 
@@ -152,7 +152,7 @@ def test_two_objects_may_always_meet_even_above_the_byte_limit():
 
 def test_tables_without_keys_have_no_overlap():
     objects = [
-        ObjectStats(id=ObjectId(at), rows=100, size_bytes=1000, rowid_min=at, rowid_max=at)
+        InputStats(id=ObjectId(at), rows=100, size_bytes=1000, rowid_min=at, rowid_max=at)
         for at in range(1, 9)
     ]
     assert not plan(*objects).groups
@@ -162,7 +162,7 @@ def test_tables_without_keys_have_no_overlap():
 # -- small objects -------------------------------------------------------------------------------
 
 
-def small(id: int, low: int, rows: int = 10, **other: Any) -> ObjectStats:
+def small(id: int, low: int, rows: int = 10, **other: Any) -> InputStats:
     return data(id, low, low, rows=rows, size_bytes=rows * 10, level=1, **other)
 
 
@@ -296,7 +296,7 @@ def test_d02_levels_are_numbers_and_stop_at_the_policys_highest():
 # -- cost ----------------------------------------------------------------------------------------
 
 
-def many(count: int, tombstones: int, width: int) -> list[ObjectStats]:
+def many(count: int, tombstones: int, width: int) -> list[InputStats]:
     chance = random.Random(7)
     objects = []
     for at in range(1, count - tombstones + 1):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from halocline.compaction import merge as merging
 from halocline.compaction.merge import dropper, merge, open_cursors, sort_rows
-from halocline.compaction.runs import Run, cut, split, write_run
+from halocline.compaction.runs import MergeRun, cut, split, write_run
 from halocline.errors import CorruptionError
-from halocline.objects import JobWriter, ObjectFile, Pool, Reader
+from halocline.objects import JobWriter, ObjectFile, ObjectReader, Pool
 from halocline.objects.columns import ROWID
 from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
@@ -28,7 +28,7 @@ class Heap:
 
     def __init__(self, schema: Schema) -> None:
         self.objects = MemoryObjects()
-        self.reader = Reader(self.objects, Pool("index", 1 << 26))
+        self.reader = ObjectReader(self.objects, Pool("index", 1 << 26))
         self.schema = schema
         self.files: list[ObjectFile] = []
 
@@ -135,7 +135,9 @@ def test_parts_of_a_run_share_out_the_rows_exactly(
         heap.add(table.filter(pa.array(home == part)))
     if not heap.files:
         return
-    whole = Run(files=tuple(heap.files), live_rows=table.num_rows, live_share=1.0, size_bytes=1000)
+    whole = MergeRun(
+        files=tuple(heap.files), live_rows=table.num_rows, live_share=1.0, size_bytes=1000
+    )
     runs = split(whole, heap.reader, schema, parts)
     assert 1 <= len(runs) <= parts
     asked: list[int] = []
@@ -163,7 +165,7 @@ def test_parts_of_a_run_are_of_about_the_same_size() -> None:
     table = orders(6000)
     for part in range(20):
         heap.add(table.filter(pa.array(np.arange(6000) % 20 == part)))
-    whole = Run(files=tuple(heap.files), live_rows=6000, live_share=1.0, size_bytes=1000)
+    whole = MergeRun(files=tuple(heap.files), live_rows=6000, live_share=1.0, size_bytes=1000)
     sizes = []
     for run in split(whole, heap.reader, ORDERS, 7):
         cursors = open_cursors(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.compaction.shape import measure
-from halocline.compaction.stats import ObjectStats
+from halocline.compaction.stats import InputStats
 from halocline.ids import ObjectId
 
 
@@ -16,8 +16,8 @@ def test_an_empty_table_has_a_shape():
 
 
 def test_k06_the_three_goals_are_numbers_of_the_shape():
-    def one(id: int, low: bytes, high: bytes, level: int) -> ObjectStats:
-        return ObjectStats(
+    def one(id: int, low: bytes, high: bytes, level: int) -> InputStats:
+        return InputStats(
             id=ObjectId(id),
             level=level,
             rows=10,
@@ -29,7 +29,7 @@ def test_k06_the_three_goals_are_numbers_of_the_shape():
             rowid_max=10,
         )
 
-    gone = ObjectStats(
+    gone = InputStats(
         id=ObjectId(9), kind="tombstone", rows=6, size_bytes=5, rowid_min=1, rowid_max=9
     )
     shape = measure([one(1, b"a", b"c", 1), one(2, b"b", b"d", 1), one(3, b"d", b"e", 2), gone])
@@ -44,7 +44,7 @@ def test_k06_the_three_goals_are_numbers_of_the_shape():
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=25))
 def test_depth_is_the_most_ranges_that_hold_one_key(ranges: list[tuple[int, int]]) -> None:
     objects = [
-        ObjectStats(
+        InputStats(
             id=ObjectId(at + 1),
             rows=1,
             size_bytes=1,

@@ -15,7 +15,7 @@ from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
 from halocline.objects.finder import Finder
 from halocline.objects.footer import END_BYTES, footer_start
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.thrift import ThriftStruct, read_struct
 from halocline.objects.write import encode_data
@@ -94,7 +94,7 @@ class Rig:
         self.file = ObjectFile(KEY, stats, commit_ts)
         self.index = Pool("index", 1 << 26)
         self.data = Pool("data", 1 << 26)
-        self.reader = Reader(self.objects, self.index)
+        self.reader = ObjectReader(self.objects, self.index)
         self.schema = schema
 
     @classmethod

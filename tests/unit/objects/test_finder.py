@@ -23,7 +23,7 @@ from halocline.objects.columns import (
 )
 from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.options import Options
@@ -100,7 +100,7 @@ def test_a_key_outside_the_range_reads_nothing() -> None:
     objects = CountingObjects()
     objects.put(KEY, data)
     index, blocks = Pool("index", 1 << 24), Pool("data", 1 << 24)
-    finder = Finder(Reader(objects, index), ORDERS, index=index, data=blocks)
+    finder = Finder(ObjectReader(objects, index), ORDERS, index=index, data=blocks)
     file = ObjectFile(KEY, stats)
     assert finder.find(file, -2) == finder.find(file, 200) == []
     batch = finder.batch(pa.table({"id": pa.array([-5, 201, 10**9])}))
@@ -113,7 +113,7 @@ def test_a_key_that_the_bloom_filter_denies_reads_the_tail_only() -> None:
     objects = CountingObjects()
     objects.put(KEY, data)
     index, blocks = Pool("index", 1 << 24), Pool("data", 1 << 24)
-    finder = Finder(Reader(objects, index), ORDERS, index=index, data=blocks)
+    finder = Finder(ObjectReader(objects, index), ORDERS, index=index, data=blocks)
     file = ObjectFile(KEY, stats)
     absent = sum(finder.find(file, key) == [] for key in range(1, 99, 2))
     assert absent == 49
@@ -128,7 +128,7 @@ def test_a_found_key_reads_one_block_of_each_column_once() -> None:
     objects = CountingObjects()
     objects.put(KEY, data)
     index, blocks = Pool("index", 1 << 24), Pool("data", 1 << 24)
-    finder = Finder(Reader(objects, index), ORDERS, index=index, data=blocks)
+    finder = Finder(ObjectReader(objects, index), ORDERS, index=index, data=blocks)
     file = ObjectFile(KEY, stats)
     assert finder.find(file, 9000)[0].rowid == 5500
     read = sum(size for _, size in objects.reads)
@@ -282,7 +282,7 @@ def test_a_pool_of_one_block_is_enough() -> None:
     rig = Rig.of(orders(200))
     blocks = Pool("data", 4000)
     index = Pool("index", rig.file.stats.tail_bytes + 2000)
-    finder = Finder(Reader(rig.objects, index), ORDERS, index=index, data=blocks)
+    finder = Finder(ObjectReader(rig.objects, index), ORDERS, index=index, data=blocks)
     for key in range(0, 400, 2):
         assert finder.find(rig.file, key)[0].row[0] == key
     assert blocks.stats().evictions > 10

@@ -25,7 +25,7 @@ from halocline.objects.columns import (
 )
 from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.options import Options
@@ -53,7 +53,7 @@ class Case:
         self._objects = MemoryObjects()
         self._pools = Pool("index", 1 << 24), Pool("data", 1 << 24)
         index, blocks = self._pools
-        self.reader = Reader(self._objects, index)
+        self.reader = ObjectReader(self._objects, index)
         self.finder = Finder(self.reader, schema, index=index, data=blocks)
         self.put(self.data)
         self.table = self.reader.read(self.file, schema)
@@ -237,7 +237,7 @@ def test_an_older_version_of_the_file_is_refused() -> None:
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_a_missing_file_is_refused(case: Case) -> None:
     index = Pool("index", 1 << 24)
-    reader = Reader(MemoryObjects(), index)
+    reader = ObjectReader(MemoryObjects(), index)
     with pytest.raises(CorruptionError, match=f"{KEY}.*missing"):
         reader.verify(case.file)
     with pytest.raises(CorruptionError, match=f"{KEY}.*missing"):

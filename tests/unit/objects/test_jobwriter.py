@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from halocline.errors import UsageError
-from halocline.objects import JobWriter, ObjectFile, Pool, Reader, SharedJob
+from halocline.objects import JobWriter, ObjectFile, ObjectReader, Pool, SharedJob
 from halocline.objects.columns import ROWID
 from halocline.objects.jobwriter import PLACE_ROWS, tombstone_table, with_rowids
 from halocline.objects.shelf import object_id, object_key, parse_key
@@ -79,4 +79,4 @@ def test_a_tombstone_says_what_follows_and_which_columns_changed() -> None:
     assert table.column("_successor").to_pylist() == [40, 60]
     assert table.column("_changed").to_pylist() == [[2], [2]]
     assert file.stats.rowid_max == 6
-    Reader(objects, Pool("index", 1 << 20)).verify(file)
+    ObjectReader(objects, Pool("index", 1 << 20)).verify(file)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.objects.finder import Finder
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data
 from halocline.schema.schema import Schema
@@ -67,7 +67,7 @@ def test_a_small_range_reads_the_key_blocks_at_its_ends_only() -> None:
     objects = CountingObjects()
     objects.put(KEY, data)
     index, blocks = Pool("index", 1 << 24), Pool("data", 1 << 24)
-    finder = Finder(Reader(objects, index), ORDERS, index=index, data=blocks)
+    finder = Finder(ObjectReader(objects, index), ORDERS, index=index, data=blocks)
     file = ObjectFile(KEY, stats)
     begin, end = finder.bound(file, 50_001), finder.bound(file, 50_101)
     assert (begin, end) == (25_001, 25_051)

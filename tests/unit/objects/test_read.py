@@ -16,7 +16,7 @@ from halocline.errors import CorruptionError, SchemaError, UnavailableError
 from halocline.objects import read as read_module
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID, tombstone_schema
 from halocline.objects.pool import Pool
-from halocline.objects.read import Reader
+from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data
 from halocline.schema.schema import Column, Schema
@@ -124,7 +124,7 @@ def test_only_the_blocks_that_are_wanted_are_read() -> None:
     objects = MemoryObjects()
     # All but the tail and the first block of `id` is destroyed.
     with_first = bytearray(data)
-    first = Reader(objects, Pool("index", 1 << 24))
+    first = ObjectReader(objects, Pool("index", 1 << 24))
     objects.put(KEY, data)
     file = ObjectFile(KEY, stats)
     with first.tail(file) as tail:
@@ -134,7 +134,7 @@ def test_only_the_blocks_that_are_wanted_are_read() -> None:
         len(data) - stats.tail_bytes - offset - size
     )
     objects.put(KEY, bytes(with_first))
-    reader = Reader(objects, Pool("index", 1 << 24))
+    reader = ObjectReader(objects, Pool("index", 1 << 24))
     found = reader.read(file, ORDERS, columns=["id"], hidden=(), rows=[range(5, 9)])
     assert found.column("id").to_pylist() == [10, 12, 14, 16]
     with pytest.raises(CorruptionError, match="page"):
@@ -180,7 +180,7 @@ def test_a_local_folder_is_read_like_memory(tmp_path: Path) -> None:
     objects = PyarrowObjects.open(tmp_path)
     table = orders(300)
     stats = write_data(objects, KEY, table, ORDERS, options=SMALL)
-    reader = Reader(objects, Pool("index", 1 << 24))
+    reader = ObjectReader(objects, Pool("index", 1 << 24))
     file = ObjectFile(KEY, stats)
     reader.verify(file)
     assert equal(reader.read(file, ORDERS), table)
@@ -196,6 +196,6 @@ def test_a_store_that_fails_is_unavailable_not_corrupt() -> None:
             raise OSError("no route to host")
 
     _, stats = encode_data(orders(3), ORDERS)
-    reader = Reader(Failing(), Pool("index", 1 << 24))
+    reader = ObjectReader(Failing(), Pool("index", 1 << 24))
     with pytest.raises(UnavailableError, match="no route"):
         reader.read(ObjectFile(KEY, stats), ORDERS)
