@@ -221,7 +221,7 @@ def nodes(directory: Path, *, rows: int, rounds: int, seconds: float) -> Iterato
             name=f"commits/s, 1 thread / {CLIENTS} processes",
             value=1 / median(together),
             unit="x",
-            limit=1 / 1.5,
+            limit=1 / 1.2,
             note=f"{rates}; {min(together):.2f} to {max(together):.2f} times one thread",
         )
         late = freshness(db, one, 200)

@@ -6,6 +6,8 @@ import halocline as hc
 from halocline.database.compute_node import ComputeNode
 from halocline.database.maintenance import Maintenance
 from halocline.database.owner import Owner
+from halocline.txn import Core
+from halocline.txn.commit import Committer
 
 
 def owner_of(db: hc.Database) -> Owner:
@@ -23,3 +25,9 @@ def node_of(db: hc.Database) -> ComputeNode:
 def maintenance_of(db: hc.Database) -> Maintenance:
     """The maintenance of a handle that is the owner."""
     return owner_of(db).maintenance
+
+
+def committer_of(core: Core) -> Committer:
+    """The committer of an owner, with what only its own process may do."""
+    assert isinstance(core.committer, Committer)
+    return core.committer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import halocline as hc
-from tests.concurrency.registers import Recorder, check_history
+from tests.concurrency.registers import Recorder, Timeline, check_history
 
 TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
 
@@ -32,7 +32,7 @@ def _play(folder: Path, *, percent: int, seed: int, durability: str, transaction
         assert not db.check()
 
 
-def _compare(db: hc.Database, line: object, started: int) -> None:
+def _compare(db: hc.Database, line: Timeline, started: int) -> None:
     """The state at every hundredth commit, and at the last."""
     for ts in {*range(started, db.visible_ts, 100), db.visible_ts}:
         with db.begin(at=ts) as txn:

@@ -171,8 +171,8 @@ class Author:
         if self.chance(16):
             values[1] = self.pick(WRONG)
         found = zip(keys[:count], values * PLACES, strict=False)
-        rows = tuple({**key, **value} for key, value in found)
-        return Input(form, rows, shape.columns)
+        made = tuple({**key, **value} for key, value in found)
+        return Input(form, made, shape.columns)
 
     # Kinds of steps: transactions.
 

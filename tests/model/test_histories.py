@@ -62,11 +62,13 @@ def test_histories_equal_the_model(number: int) -> None:
     play_seed(number, Memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(1000, 1002))
 def test_histories_on_real_files_equal_the_model(number: int) -> None:
     play_seed(number, Disk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2000, 2001))
 def test_histories_through_a_compute_node_equal_the_model(number: int) -> None:
     play_seed(number, Nodes)

@@ -483,7 +483,7 @@ class Twin:
         self._pass_time()
 
     def _rows_in_memory(self) -> int:
-        states = (self.owner or self.db)._core.engine.tables.values()
+        states = (self.owner or self.db).core.engine.tables.values()
         return sum(count for state in states for _, count in state.pages())
 
     def reopen(self, power_loss: int | None, retention_s: int | None = None) -> None:

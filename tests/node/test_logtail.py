@@ -15,7 +15,7 @@ import halocline as hc
 from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import ReadTail, Tail
-from tests.roles import owner_of
+from tests.roles import committer_of, owner_of
 from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(
@@ -82,7 +82,7 @@ def change_at_random(db: hc.Database, chance: random.Random, keys: set[int]) -> 
         case "together" if len(new := sorted(set(some) - keys)) > 1:
             (state,) = [one for one in db.core.engine.tables.values() if one.entry.name == "t"]
             stamps = commit_together(db, state, [(key, key) for key in new])
-            db.core.writing.sync()
+            committer_of(db.core).sync()
             keys |= {key for key, ts in zip(new, stamps, strict=True) if ts}
         case "upsert":
             rows = [{"id": key, "v": chance.randrange(100)} for key in some]

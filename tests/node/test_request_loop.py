@@ -27,7 +27,7 @@ from halocline.node.wire import HEAD, Hello, frame
 from halocline.rows import nodes
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
-from tests.roles import maintenance_of, owner_of
+from tests.roles import committer_of, maintenance_of, owner_of
 
 WAIT_S = 30
 OPTIONS = hc.Options(background=False, page_rows=4)
@@ -296,7 +296,7 @@ def test_an_owner_without_file_numbers_takes_in_those_who_wait_later(
 @contextmanager
 def together(db: hc.Database, count: int) -> Iterator[list[Channel]]:
     """So many commits have been sent when the commit lock is let go."""
-    committer = db.core.writing
+    committer = committer_of(db.core)
     with ExitStack() as stack:
         channels = [stack.enter_context(caller(db)) for _ in range(count)]
         frames = [insert(db, key) for key in range(count)]
@@ -435,7 +435,7 @@ def test_back_pressure_slows_down_those_who_fill_the_memory(db: hc.Database) -> 
         went.set()
         assert go_on.wait(WAIT_S)
 
-    db.core.writing.after_tidy = wait
+    committer_of(db.core).after_tidy = wait
     with caller(db) as busy:
         for key in range(4):
             busy.sock.sendall(insert(db, key))
@@ -450,7 +450,7 @@ def test_back_pressure_slows_down_those_who_fill_the_memory(db: hc.Database) -> 
         go_on.set()
         assert isinstance(said(busy)[1], int)
         assert said(busy)[1][0] == "position"
-    db.core.writing.after_tidy = None
+    committer_of(db.core).after_tidy = None
 
 
 def test_many_rows_in_few_bytes_are_committed_aside(

@@ -37,8 +37,9 @@ def _insert(db: hc.Database, key: int, text: str = "") -> None:
 
 
 def _link(db: hc.Database) -> ServerLink:
-    assert node_of(db).link is not None
-    return node_of(db).link
+    link = node_of(db).link
+    assert isinstance(link, ServerLink)
+    return link
 
 
 def _idle(db: hc.Database) -> list[Any]:

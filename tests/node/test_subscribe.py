@@ -305,7 +305,7 @@ def _stalled(owner: hc.Database, way: str, certificate: tuple[str, str]) -> tupl
     channel = context.__enter__()
     greet(channel, token)
     channel.send(wire.Subscribe(None, "wide"))
-    return hub, lambda: context.__exit__(None, None, None)
+    return hub, lambda: context.__exit__(None, None, None)  # type: ignore[return-value]
 
 
 def _until(done: Callable[[], bool]) -> None:

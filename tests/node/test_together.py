@@ -22,7 +22,7 @@ from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
 from tests.node.test_logtail import _read
 from tests.node.test_request_loop import WAIT_S, caller, row_record, said, slow_disk
-from tests.roles import maintenance_of
+from tests.roles import committer_of, maintenance_of
 from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(background=False, page_rows=4)
@@ -211,7 +211,7 @@ def _insert_together(db: hc.Database, keys: Sequence[int], table: str = "t") -> 
     rows = [(key, f"row {key}") for key in keys]
     snapshots = [db.visible_ts] * len(rows)
     stamps = commit_together(db, _state(db, table), rows, snapshots)
-    db.core.writing.sync()
+    committer_of(db.core).sync()
     assert all(stamps)
     return stamps
 
@@ -272,10 +272,10 @@ def test_what_stands_in_the_way_of_a_row_leaves_it_to_others(db: hc.Database) ->
     rows = [(key, "x") for key in (1, 2, 2, 3)]
     stamps = commit_together(db, state, rows, [before] * 4)
     assert [bool(ts) for ts in stamps] == [False, True, False, True]
-    core.writing.sync()
+    committer_of(core).sync()
     stamps = commit_together(db, state, [(1, "x"), (9, "x")], [before] * 2)
     assert [bool(ts) for ts in stamps] == [False, True]
-    core.writing.sync()
+    committer_of(core).sync()
     db.create_table("third", {"id": int}, "id")  # since their snapshots the catalog has changed
     rows = [(key, "x") for key in (20, 21, 22)]
     assert commit_together(db, state, rows, [before] * 3) == [0, 0, 0]

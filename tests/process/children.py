@@ -116,7 +116,7 @@ def insert_together(output: int, path: str, first: int) -> None:
         try:
             with db.begin() as txn:
                 txn.insert("transfers", {"id": key, "source": first, "target": 0})
-            os.write(output, b"ack %d %d %s\n" % (key, txn.commit_ts, db.role.encode()))
+            os.write(output, b"ack %d %d %s\n" % (key, txn.commit_ts or 0, db.role.encode()))
         except DuplicateKeyError:
             assert key < 0, f"nobody else inserts {key}"
         except ConflictError:

@@ -153,4 +153,4 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
 def test_kills_without_end(
     nursery: Nursery, tmp_path: Path, durability: str, fresh_seed: int
 ) -> None:
-    _kill_repeatedly(Bank(nursery, tmp_path / "db", durability, fresh_seed), 60)
+    _kill_repeatedly(Bank(nursery, tmp_path / "db", durability, fresh_seed), 30)

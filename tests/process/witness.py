@@ -68,7 +68,7 @@ class Board:
 def watch_near(path: str, proxy: str, folder: str, number: int) -> None:
     """A process of the owner's machine; what it says to an owner passes through the proxy."""
     link.PATIENCE_S = 1  # type: ignore[misc]
-    find = link.read_endpoint
+    find = link.read_endpoint  # type: ignore[attr-defined]
 
     def through_the_proxy(root: str) -> Any:
         endpoint = find(root)
@@ -84,7 +84,7 @@ def watch_near(path: str, proxy: str, folder: str, number: int) -> None:
             # read of, and knows another token. Without it there would be nobody at the socket.
             raise ConnectionRefusedError(str(error)) from error
 
-    link.read_endpoint = through_the_proxy
+    link.read_endpoint = through_the_proxy  # type: ignore[attr-defined]
     link.Link._connect = as_without_it  # type: ignore[method-assign]
     _watch(lambda: hc.open(path, options=TINY), folder, number)
 

@@ -25,6 +25,7 @@ from halocline import Database, Options
 from halocline.clock import ManualClock
 from halocline.store import Files
 from halocline.store.faulty import FaultyFiles
+from tests.roles import committer_of
 from tests.unit.rows import rig
 
 TINY = Options(
@@ -273,7 +274,7 @@ class Life:
         (home,) = [one for one in core.engine.tables.values() if one.entry.name == table]
         made = [home.schema.row(dict(zip(_names(table), row, strict=True))) for row in rows]
         stamps = rig.commit_together(self.db, home, made)
-        core.writing.wait()
+        committer_of(core).wait()
         assert stamps == list(range(stamps[0], stamps[0] + len(rows)))
         assert stamps[0] > self.highest, f"{stamps[0]} after {self.highest} was seen"
         self.highest = stamps[-1]

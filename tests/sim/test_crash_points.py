@@ -118,7 +118,7 @@ def test_crash_at_every_operation(durability: str) -> None:
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", MODES)
 def test_crash_at_every_operation_with_new_seeds(durability: str, fresh_seed: int) -> None:
-    seeds = range(fresh_seed, fresh_seed + 4)
+    seeds = range(fresh_seed, fresh_seed + 2)
     print(dict(crash_everywhere(durability, seeds, _lives(durability, fresh_seed))))
 
 

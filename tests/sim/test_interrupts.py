@@ -36,6 +36,8 @@ SMALL = Options(
     background=False,
 )
 OPENINGS_MAX = 20
+PARTS = 4
+"""Every opcode is struck in one of so many parts of a long test."""
 """Each opening adds a log file; a new directory from time to time keeps recovery short."""
 
 Work = Callable[[Any, int], None]
@@ -251,14 +253,15 @@ def test_ctrl_c_in_larger_commits(bench: Bench, work: Work, mode: Mode) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("mode", ["signal", "raise"])
 @pytest.mark.parametrize("work", WORKS)
 def test_ctrl_c_at_every_opcode_of_larger_commits(
-    memory_path: Path, work: Work, mode: Mode, durability: str
+    memory_path: Path, work: Work, mode: Mode, durability: str, part: int
 ) -> None:
     bench = Bench(memory_path, durability)
-    for k in range(1, _opcodes(bench, work, mode) + 1):
+    for k in range(1 + part, _opcodes(bench, work, mode) + 1, PARTS):
         _interrupt_commit(bench, work, mode, k)
     bench.reopen("at the end")
     bench.db.close()
@@ -323,11 +326,11 @@ def _check_ceilings(bench: Bench, label: str) -> None:
     assert taken <= rowids, f"RowID {taken} was issued, {rowids} promised: {label}"
 
 
-def _interrupt_rolling(path: Path, mode: Mode, durability: str, step: int) -> None:
+def _interrupt_rolling(path: Path, mode: Mode, durability: str, step: int, first: int = 1) -> None:
     """Interrupt a change of log files; and a kill after it finds all that was acknowledged."""
     options = Options(log_file_bytes=4096, log_file_bytes_first=4096, background=False)
     bench = Bench(path / "lives", durability, options)
-    k = 1
+    k = first
     while True:
         bench.refresh()
         key = bench.take()
@@ -356,11 +359,12 @@ def test_ctrl_c_in_a_change_of_log_files(
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_ctrl_c_at_every_opcode_of_a_change_of_log_files(
-    memory_path: Path, durability: str
+    memory_path: Path, durability: str, part: int
 ) -> None:
-    _interrupt_rolling(memory_path, "signal", durability, 1)
+    _interrupt_rolling(memory_path, "signal", durability, PARTS, 1 + part)
 
 
 def _check_killed(bench: Bench, path: Path, label: str) -> None:

@@ -213,9 +213,9 @@ def test_compaction_refuses_damaged_inputs_and_changes_nothing(
     broken = victim("memory", memory_path)
     db = broken.db
     with db:
-        for key in range(30, 90):
+        for number in range(30, 90):
             with db.begin() as txn:
-                txn.delete("t", key)
+                txn.delete("t", number)
         right = db.sql("select * from t order by id").to_pylist()
         for key in [key for key in broken.whole if broken.kinds[key] == kind]:
             other = next(data for k, data in broken.whole.items() if k != key)

@@ -64,7 +64,7 @@ def main() -> None:
 @contextmanager
 def failing_once() -> Iterator[None]:
     """Every task of a job fails when it has written all its files; the next attempt does not."""
-    run = job.run
+    run = job.run  # type: ignore[attr-defined]
 
     def failing(*told: Any) -> Any:
         inner = run(*told)
@@ -79,11 +79,11 @@ def failing_once() -> Iterator[None]:
 
         return partition
 
-    job.run = failing
+    job.run = failing  # type: ignore[attr-defined,assignment]
     try:
         yield
     finally:
-        job.run = run
+        job.run = run  # type: ignore[attr-defined]
 
 
 def places(names: set[str]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import halocline as hc
-from tests.spark.test_scan import COLUMNS, row
+from tests.spark.shop import COLUMNS, row
 
 
 def test_plain_spark_reads_the_right_rows(spark: Any, open_db: Callable[..., Any]) -> None:

@@ -112,7 +112,8 @@ def test_a_live_read_is_planned_anew_by_each_run(
     rows()
     assert not list(folder.glob(f"{plans[0].stem}.*"))
     before = plans[1].read_bytes()
-    live._write(plans[1], live._make(only.view))  # by a task that was slower
+    # by a task that was slower
+    live._write(plans[1], live._make(only.view))  # type: ignore[attr-defined]
     assert plans[1].read_bytes() == before
     assert not list(folder.glob("*.draft"))
     plans[1].write_bytes(before[:-1])
@@ -126,7 +127,8 @@ def test_a_predicate_leaves_out_files(db: hc.Database) -> None:
     db.flush("orders")
     found = source(db, at="latest", where="id between 10 and 20")
     parts = found.reader(found.schema()).partitions()
-    assert len([file for part in parts for file in part.files]) == 1
+    files = [file for part in parts for file in part.files]  # type: ignore[attr-defined]
+    assert len(files) == 1
     assert len(rows_of(found.reader(found.schema()))) == 11
 
 
@@ -370,10 +372,10 @@ def test_only_the_attempt_that_won_is_committed(shop: str, monkeypatch: pytest.M
     late = writer.write(iter(table.to_batches()))  # a zombie, after the commit
     writer.commit([won])
     assert len(names(shop)) == 2910
-    assert current(shop) == {Path(one.key).name for one in won.made}
-    others = {Path(one.key).name for message in (lost, late) for one in message.made}
+    assert current(shop) == {Path(one.key).name for one in won.made}  # type: ignore[attr-defined]
+    others = {Path(one.key).name for message in (lost, late) for one in message.made}  # type: ignore[attr-defined]
     assert files_of(shop) == current(shop) | others
-    assert len(others) == 2 * len(won.made)
+    assert len(others) == 2 * len(won.made)  # type: ignore[attr-defined]
     with hc.open(shop, options=OPTIONS) as db:
         db.gc()
         assert db.check() == []
@@ -487,7 +489,7 @@ def batch(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:
 def run(reader: Any, start: Any = None, limit: Any = None) -> tuple[list[Any], Any]:
     """Batches until there is nothing left; returns them and the last offset."""
     offset = reader.initialOffset() if start is None else start
-    found = []
+    found: list[Any] = []
     while True:
         end = reader.latestOffset(offset, limit or reader.getDefaultReadLimit())
         if end == offset:

@@ -144,7 +144,7 @@ def test_tasks_on_other_machines_ask_nobody(
 ) -> None:
     rows = frame(range(200))
     writer = writer_of(db, rows)
-    monkeypatch.setattr(sink.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     messages = tasks(writer, rows)
     assert all(message.file and not message.made for message in messages)
     writer_of(db, rows).commit(messages, 0)

@@ -46,6 +46,7 @@ def test_a_key_that_is_the_same_number_in_another_type_is_the_same_key(txn: Any)
 
 
 def test_a_composite_key_wants_all_its_parts(txn: Any) -> None:
+    key: Any
     for key in (1, "a", (1,), (1, "a", 2), (), [], {"id": 1}, {"id": 1, "sku": "a", "n": 1}):
         _refused(txn, "lines", key, "(id, sku)")
     for key in ((1, None), (None, "a"), ("a", 1), (1, 2), {"id": 1, "sku": None}):

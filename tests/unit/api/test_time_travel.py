@@ -29,7 +29,7 @@ class World:
         self.retention = retention
         self.db = self.open()
         self.db.create_table("t", {"id": int, "v": int}, primary_key="id")
-        self.states = {self.db.visible_ts: ({}, self.now())}
+        self.states: dict[int, Any] = {self.db.visible_ts: ({}, self.now())}
         self.model: dict[int, int] = {}
 
     def open(self) -> Any:

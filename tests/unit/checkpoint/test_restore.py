@@ -267,6 +267,7 @@ def test_w17_replay_skips_exactly_what_the_checkpoint_has() -> None:
     db.close()
 
 
+@pytest.mark.slow
 def test_a_database_goes_on_for_many_generations() -> None:
     life = Life(11)
     for number in range(12):

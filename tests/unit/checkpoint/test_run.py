@@ -79,7 +79,7 @@ def test_r06_r07_object_lists_are_written_anew_only_for_tables_that_changed() ->
 
 def test_n02_the_newest_two_are_kept_newest_first() -> None:
     db, files = shop()
-    stamps = []
+    stamps: list[int] = []
     for number in range(4):
         fill(db, "t", 100 * number, 5)
         stamps.insert(0, db.checkpoint().ts)

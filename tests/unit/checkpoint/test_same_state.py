@@ -54,10 +54,11 @@ def _all(seeds: range, steps: int) -> None:
     assert all(total.values())
 
 
+@pytest.mark.slow
 def test_w17_checkpoint_and_tail_give_what_the_whole_log_gives() -> None:
     _all(range(8), 80)
 
 
 @pytest.mark.sim
 def test_w17_new_histories(fresh_seed: int) -> None:
-    _all(range(fresh_seed, fresh_seed + 20), 120)
+    _all(range(fresh_seed, fresh_seed + 5), 120)

@@ -122,6 +122,7 @@ def test_a_reader_sees_the_names_and_may_not_change_them() -> None:
     world.db.snapshot("second")
     assert seen(reader, "second") == {1: 2}
     assert seen(reader, "FIRST") == {1: 1}
+    call: Any
     for call in (reader.snapshot, reader.drop_snapshot):
         with pytest.raises(hc.UnavailableError, match="read-only"):
             call("first")

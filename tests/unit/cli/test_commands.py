@@ -162,6 +162,7 @@ def test_help_names_the_commands() -> None:
     assert all(name in done.output for name in ("maintain", "health", "check", "tables"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_loop_ends_cleanly(shop: Path, number: int) -> None:
     command = [sys.executable, "-m", "halocline", "maintain", str(shop), "--no-spark"]

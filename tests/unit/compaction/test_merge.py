@@ -123,6 +123,7 @@ def test_damage_stops_the_merge_and_names_the_file() -> None:
     assert caught.value.path == f"objects/{key}"
 
 
+@pytest.mark.slow
 @given(keyed_tables(rows_max=60), st.integers(1, 4), st.integers(1, 6), st.randoms())
 def test_parts_of_a_run_share_out_the_rows_exactly(
     made: tuple[Schema, Any], homes: int, parts: int, chance: Any

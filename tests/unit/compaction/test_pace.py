@@ -93,7 +93,7 @@ def test_a_database_that_is_left_alone_stays_in_shape() -> None:
     options = replace(TINY, background=True, move_rows=10, move_tombstones=5)
     with Database(FaultyFiles(), "memory", options=options) as db:
         db.create_table("t", {"id": int, "n": int}, primary_key="id")
-        model = {}
+        model: dict[Any, Any] = {}
         for number in range(12):
             rows = {key * 12 + number: number for key in range(10)}
             with db.begin() as txn:

@@ -12,7 +12,7 @@ from halocline.compaction.plan import CompactReason
 from halocline.compaction.shape import measure
 from halocline.ids import NEVER
 from halocline.objects.columns import COMMIT_TS, ROWID
-from halocline.rows.nodes import Append
+from halocline.rows.nodes import Append, Delete
 from halocline.rows.reshape import Reshape
 from tests.unit.compaction.rig import Compacted
 from tests.unit.rows.rig import KEYED, seeds
@@ -190,7 +190,7 @@ def test_a_tombstone_object_that_names_rows_of_l0_is_never_spent() -> None:
     story.ts, story.job = 2, 1
     gone = [story.versions[rowid] for rowid in (1, 2)]
     story._reshape(Reshape(1, [story._dead(gone, [0, 0], 0, committed=False)]))
-    story.live.delete([1, 2], [0, 1], 2)
+    story.live.fold(Delete(1, [1, 2], [0, 1]), 2)
     for rowid in (1, 2):
         story.versions[rowid] = story.versions[rowid]._replace(ended=2)
     assert not story.plan().owed

@@ -209,7 +209,8 @@ def test_flushed_ts_says_that_all_tombstones_up_to_it_are_in_objects(shop: Shop)
 
 def _while_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Run `act` once, when the rows of a move have been gathered and no file is written yet."""
-    gather, done = run.gather_rows, []
+    gather = run.gather_rows  # type: ignore[attr-defined]
+    done: list[Any] = []
 
     def gathering(*arguments: Any) -> Any:
         table = gather(*arguments)
@@ -363,7 +364,7 @@ def test_an_interrupted_commit_of_a_move_loses_and_doubles_nothing(
     """Ctrl-C after the record is in the log, before anybody was told."""
     shop = Shop(open_db(options=TINY))
     shop.work(12)
-    commit = run.commit_reshapes
+    commit = run.commit_reshapes  # type: ignore[attr-defined]
 
     def interrupted(*arguments: Any, **named: Any) -> int:
         commit(*arguments, **named)

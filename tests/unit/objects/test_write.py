@@ -33,7 +33,7 @@ from tests.unit.objects.rig import ORDERS, SMALL, footer_of, keyed_tables, order
 from tests.unit.schema.pools import few
 
 
-def offset_indexes(data: bytes) -> list[tuple[int, list[int], list[list[int]]]]:
+def offset_indexes(data: bytes) -> list[tuple[Any, Any, Any]]:
     """Per row group: its rows, and per leaf the first rows and offsets of its pages."""
     groups = []
     for group in footer_of(data)[4]:

@@ -51,7 +51,7 @@ def state_of(db: Database, name: str) -> TableState:
 
 def committer_of(db: Database) -> Committer:
     committer = db.core.committer
-    assert committer is not None
+    assert isinstance(committer, Committer)
     return committer
 
 

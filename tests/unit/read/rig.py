@@ -82,7 +82,7 @@ class Tiers(Story):
         live = [v for v in self.versions.values() if v.ended == NEVER]
         gone = [v for v in live if self.rng.random() < 0.3]
         first = self.live.next_rowid
-        fresh = []
+        fresh: list[Any] = []
         for number in range(self.rng.randrange(1, 12)):
             row = self._row(self.rng.randrange(10_000, 99_999), number)
             key = self._key(row)
@@ -97,8 +97,8 @@ class Tiers(Story):
         self.live.last_ts = self.ts
         self._reshape(Reshape(self.live.table_id, created))
         if gone:  # rows in L0 have their tombstones in memory, whoever ended them
-            resident = _split(v for v in gone if self.live.row(v.rowid))
-            self.live.fold(Delete(self.live.table_id, *resident), self.ts)
+            rowids, keys = _split(v for v in gone if self.live.row(v.rowid))
+            self.live.fold(Delete(self.live.table_id, rowids, keys), self.ts)
 
     def rewrite(self) -> None:
         """Some data objects become one, without the versions that ended by now."""

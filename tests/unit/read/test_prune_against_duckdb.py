@@ -315,6 +315,7 @@ def test_every_constant_beside_every_value_of_a_column(name: str) -> None:
                 assert judge(zones[at]) & bit, (text, params, rows[at])
 
 
+@pytest.mark.slow
 @settings(max_examples=max(60, settings.default.max_examples // 10))
 @given(
     names=st.sampled_from(PAIRS),

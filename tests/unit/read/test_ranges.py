@@ -34,7 +34,7 @@ def build(db: Database, rng: random.Random) -> dict[int, dict[str, Any]]:
     absent = [key for key in range(KEYS) if key not in model]
     rows = [{"id": key, "text": "bulk"} for key in rng.sample(absent, 30)]
     moving.bulk_insert(db, "t", rows)
-    return model | {row["id"]: row for row in rows}
+    return model | {int(str(row["id"])): row for row in rows}
 
 
 @pytest.mark.parametrize("seed", seeds(5))

@@ -6,13 +6,13 @@ import pytest
 
 from halocline.errors import SchemaError, UsageError
 from halocline.read.predicate import number_parameters
+from halocline.read.quote import quote
 from halocline.read.statement import (
     check_params,
     parse_condition,
     parse_order,
     parse_query,
     parse_where,
-    quote,
 )
 from halocline.schema.schema import Schema
 

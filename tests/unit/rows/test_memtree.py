@@ -1,5 +1,7 @@
 """Memtree: newest version, all versions, order; single rows and runs together."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +47,8 @@ def test_merge_runs_keeps_versions_ascending():
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 20), max_size=5)), max_size=12))
 def test_memtree_equals_a_dict_of_lists(steps):
-    tree, model, rowid = MemTree(), {}, 1
+    model: dict[Any, Any] = {}
+    tree, rowid = MemTree(), 1
     for bulk, keys in steps:
         keys = list(dict.fromkeys(keys)) if bulk else keys
         if bulk and keys:

@@ -40,6 +40,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.nodes import FIRST_ROWID_AT, HEAD, Append, encode_node
 from halocline.rows.row_run import RowRun
 from halocline.store import LocalFiles
+from tests.roles import committer_of
 from tests.unit.rows.rig import commit_together, contents, seeds, tombstones
 
 SEEDS = seeds(3)
@@ -114,7 +115,7 @@ class History:
         rows = [state.schema.row(self._row(table)) for _ in range(count)]
         stamps = commit_together(self.db, state, rows)
         assert all(stamps)
-        core.writing.sync()
+        committer_of(core).sync()
         self.living[table] += map(state.key_of, rows)
 
     def update(self, table: str) -> None:

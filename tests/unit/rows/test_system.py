@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ NODES = [
 def test_a_system_node_comes_back_as_it_went(node: EpochNode | FloorNode | JobNode) -> None:
     payload = encode_system(node)
     assert payload[:1] == b"\x01"
-    assert decode_system(payload, type(node)) == node
-    assert decode_system(memoryview(payload), type(node)) == node
+    assert decode_system(payload, type(node)) == node  # type: ignore[type-var]
+    assert decode_system(memoryview(payload), type(node)) == node  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("node", NODES, ids=repr)
@@ -44,12 +45,12 @@ def test_mutated_system_nodes_are_corruption_or_a_node(
     rng = random.Random(1)
     for end in range(len(payload)):
         with pytest.raises(CorruptionError):
-            decode_system(payload[:end], type(node))
+            decode_system(payload[:end], type(node))  # type: ignore[type-var]
     for _ in range(500):
         data = bytearray(payload)
         data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            assert isinstance(decode_system(bytes(data), type(node)), type(node))
+            assert isinstance(decode_system(bytes(data), type(node)), type(node))  # type: ignore[type-var]
         except CorruptionError:
             pass
     for hostile in (
@@ -61,7 +62,7 @@ def test_mutated_system_nodes_are_corruption_or_a_node(
         payload + b"\x00",
     ):
         with pytest.raises(CorruptionError):
-            decode_system(hostile, type(node))
+            decode_system(hostile, type(node))  # type: ignore[type-var]
 
 
 def test_times_find_the_newest_commit_at_a_moment() -> None:
@@ -127,6 +128,7 @@ def test_tokens_in_canonical_form() -> None:
     assert check_token("x" * 1024) == "x" * 1024
     assert check_token(("app", 0)) == check_token(["app", 0]) == ("app", 0)
     assert check_token(("app", 2**63 - 1)) == ("app", 2**63 - 1)
+    bad: Any
     for bad in ("", "x" * 1025, b"x", 5, ("app",), ("app", -1), ("app", 2**63), ("app", 1.0), {}):
         with pytest.raises(UsageError):
             check_token(bad)

@@ -447,6 +447,7 @@ def test_chunks_that_must_change_are_cut_to_size(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_table_without_rows_or_chunks_is_fine() -> None:
+    data: Any
     for data in (ORDERS.arrow.empty_table(), pa.table({"id": pa.chunked_array([], pa.int8())}), []):
         result = ORDERS.table(data)
         assert result.num_rows == 0

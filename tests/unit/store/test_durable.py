@@ -51,10 +51,11 @@ class RecordingDisk(LocalDisk):
 
     def create(self, path: str) -> File:  # type: ignore[override]
         self.steps.append(("create", path, 0))
-        return RecordingFile(super().create(path), path, self.steps)
+        return RecordingFile(super().create(path), path, self.steps)  # type: ignore[return-value]
 
     def open(self, path: str, *, writable: bool) -> File:  # type: ignore[override]
-        return RecordingFile(super().open(path, writable=writable), path, self.steps)
+        opened = super().open(path, writable=writable)
+        return RecordingFile(opened, path, self.steps)  # type: ignore[return-value]
 
     def mkdir(self, path: str) -> None:
         self.steps.append(("mkdir", path, 0))
