@@ -145,7 +145,7 @@ def writers_beside(directory: Path, *, rows: int, threads: int = 4) -> list[Figu
     with hc.open(directory / "shop") as db:
         db.create_table("t", {"id": int, "a": int, "b": str}, primary_key="id")
         hs.load(session.range(rows).selectExpr("id", "id as a", "'old' as b"), db, "t")
-        db.core.writing.lock = watch  # type: ignore[assignment]
+        db.core.own.lock = watch  # type: ignore[assignment]
         commits = [0] * threads
 
         def update(number: int) -> None:

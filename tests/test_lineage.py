@@ -133,15 +133,3 @@ def test_every_id_in_the_name_of_a_test_is_a_rule_that_names_it() -> None:
             elif name not in named(by_id[id]):
                 offences.append(f"{name}: the row of {id} does not name it")
     report("the page knows every test that carries an id", offences)
-
-
-def test_no_id_is_left_in_the_source() -> None:
-    """The engine's own words explain it; where they come from is written here and in tests."""
-    letters = "".join(SIZES)
-    pattern = re.compile(rf"(?<![\w-])[{letters}]-\d\d(?![\w-])")
-    offences = []
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if found := pattern.search(line):
-                offences.append(f"{path.relative_to(ROOT).as_posix()}:{number}: {found[0]}")
-    report("no ids in src/", offences)

@@ -6,20 +6,26 @@ every module of src --AST--> who does it --> exactly the files that are named he
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every node of every module, with the name of its file."""
+    return [
+        (str(path.relative_to(SOURCE)), node)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
 
 
 def places(is_one: Callable[[ast.AST], bool]) -> list[str]:
     """The file of every node for which that is so."""
-    return [name for name, tree in modules() for node in ast.walk(tree) if is_one(node)]
+    return [name for name, node in nodes() if is_one(node)]
 
 
 def _appends(group: str) -> Callable[[ast.AST], bool]:

@@ -46,7 +46,6 @@ from halocline.spark.owner import state_of
 from halocline.spark.probe import store_at
 from halocline.store import Objects
 from halocline.txn import Transaction
-from halocline.txn.jobs import start_job
 from halocline.txn.task_objects import insert, upsert
 
 TASKS: Final = 512
@@ -85,7 +84,7 @@ def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
         return None
     lease_us = SystemClock().wall_us() + int(LEASE_S * 1e6)
     rows = tasks * ORDINALS * PLACE_ROWS
-    job = start_job(core.committer, state, rows=rows, lease_us=lease_us)
+    job = core.committer.start_job(state, rows=rows, lease_us=lease_us)
     shared = SharedJob.of(
         core.options,
         table_id=job.table_id,

@@ -49,7 +49,6 @@ from halocline.spark.owner import state_of
 from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema
 from halocline.txn import Transaction
-from halocline.txn.jobs import end_job
 from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
 from pyspark_halocline.connect import at_owner, open_to_read
 from pyspark_halocline.objects import (
@@ -165,7 +164,7 @@ class _Writer:
 
     def _end_jobs(self, db: Database, messages: Sequence[TaskMessage]) -> None:
         for job in self._jobs(messages):
-            end_job(db.core.writing, job)
+            db.core.writing.end_job(job)
 
     def _jobs(self, messages: Sequence[TaskMessage]) -> list[JobNode]:
         """The jobs that tasks have made objects for, or could have."""

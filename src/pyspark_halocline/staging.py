@@ -37,7 +37,7 @@ from pyspark_halocline.objects import ObjectStage
 MESSAGE_BYTES: Final = 4 * MIB
 """Rows of one task that travel in its message; more become objects, or a file."""
 MESSAGE_ROWS: Final = 1 << 20
-"""The same for rows that take no room once they are packed: a task has names for 32 objects."""
+"""The limit for rows that pack into almost nothing: a task has names for 32 objects."""
 ENDING: Final = ".arrow"
 LEASE_S: Final = 86_400.0
 """How long staged rows wait for their commit."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from halocline import ConflictError, Database, Options
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 
 OPTIONS = Options(
     page_rows=64,
@@ -65,7 +66,7 @@ def _read(files: FaultyFiles) -> tuple[dict[int, int], Any]:
     with Database(files, "copy", options=OPTIONS) as db:
         assert not db.check()
         rows = db.begin().scan("t").to_pylist()
-        return {row["id"]: row["value"] for row in rows}, db._core.engine
+        return {row["id"]: row["value"] for row in rows}, db.core.engine
 
 
 def test_checkpoints_beside_everything_else() -> None:
@@ -82,12 +83,12 @@ def test_checkpoints_beside_everything_else() -> None:
     for thread in threads:
         thread.start()
     try:
-        assert db._checkpoints is not None
+        assert maintenance_of(db).checkpoints is not None
         for number in range(8):
             gate.open.set()
             if number % 3 == 2:
                 db.gc()
-            db._checkpoints.run(everything=number % 2 == 0)
+            maintenance_of(db).checkpoints.run(everything=number % 2 == 0)
             # A power loss now: nothing but what was synced is left.
             before = [dict(one) for one in acked]
             image = files.crash_image(none=True)
@@ -120,7 +121,7 @@ def test_two_checkpoints_at_once_take_turns() -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(db._core.engine.checkpoints) == 2
-    assert not db._core.engine.jobs
+    assert len(db.core.engine.checkpoints) == 2
+    assert not db.core.engine.jobs
     assert not db.check()
     db.close()

@@ -177,9 +177,9 @@ def test_open_snapshots_keep_their_rows_while_gc_runs(db: hc.Database, objects: 
 def _check_store(db: hc.Database) -> None:
     """Exactly the files that the table refers to are there."""
     db.gc()
-    tiers = [state.shape.tier for state in db._core.engine.tables.values()]
+    tiers = [state.shape.tier for state in db.core.engine.tables.values()]
     known = sorted(entry.key for tier in tiers for entry in tier.by_id.values())
-    assert db._core.engine.shelf.objects.list() == known
+    assert db.core.engine.shelf.objects.list() == known
 
 
 @pytest.mark.parametrize("objects", [False, True])

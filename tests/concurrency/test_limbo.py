@@ -8,6 +8,7 @@ import pytest
 
 import halocline as hc
 from tests.concurrency.threads import together
+from tests.roles import owner_of
 
 
 def test_a_commit_whose_thread_was_interrupted_is_finished_by_whoever_needs_it(
@@ -18,13 +19,13 @@ def test_a_commit_whose_thread_was_interrupted_is_finished_by_whoever_needs_it(
     db.create_table("t", {"id": int, "v": int}, primary_key="id")
 
     def struck(order: int) -> None:
-        del db._log.wait
+        del owner_of(db).log.wait
         raise KeyboardInterrupt
 
     def put(txn: hc.Transaction) -> None:
         txn.upsert("t", {"id": 1, "v": 7})
 
-    db._log.wait = struck
+    owner_of(db).log.wait = struck
     with pytest.raises(KeyboardInterrupt):
         db.run(put, token="once")
     together(lambda: db.run(put, token="once"))
@@ -41,7 +42,7 @@ def test_many_bulk_updates_leave_few_runs_behind(open_db: Any) -> None:
     for value in range(100):
         with db.begin() as txn:
             txn.update("t", where="id < 20", set={"v": value})
-    (state,) = db._core.engine.tables.values()
+    (state,) = db.core.engine.tables.values()
     assert len(state.deletes.runs) < 20
     assert len(state.tree.runs) < 20
     assert db.sql("select sum(v) as s from t").to_pylist() == [{"s": 20 * 99}]

@@ -20,6 +20,7 @@ import pytest
 
 import halocline as hc
 from tests.concurrency.threads import Crew, beside, together
+from tests.roles import maintenance_of
 
 TINY = hc.Options(
     page_rows=8,
@@ -187,7 +188,7 @@ def test_a_background_that_moves_all_the_time_is_not_noticed(tmp_path: Path, sim
         writers = [Writer(db, number, steps) for number in range(WRITERS)]
         together(*(writer.work for writer in writers))
         expected = {key: n for writer in writers for key, n in writer.rows.items()}
-        background = db._background
+        background = maintenance_of(db).background
         assert background is not None
         assert not background.troubles
         path = db.path

@@ -56,6 +56,7 @@ from tests.model.shapes import (
     Where,
     bag,
 )
+from tests.roles import maintenance_of
 
 E = TypeVar("E", bound=Exception)
 
@@ -458,10 +459,10 @@ class Twin:
 
         def look() -> None:
             owner = self.owner or self.db
-            assert owner._mover is not None
-            assert owner._checkpoints is not None
-            owner._mover.step()
-            owner._checkpoints.step()
+            assert maintenance_of(owner).mover is not None
+            assert maintenance_of(owner).checkpoints is not None
+            maintenance_of(owner).mover.step()
+            maintenance_of(owner).checkpoints.step()
 
         self._upkeep(None, look)
 
@@ -482,7 +483,7 @@ class Twin:
         self._pass_time()
 
     def _rows_in_memory(self) -> int:
-        states = (self.owner or self.db)._core.engine.tables.values()
+        states = (self.owner or self.db).core.engine.tables.values()
         return sum(count for state in states for _, count in state.pages())
 
     def reopen(self, power_loss: int | None, retention_s: int | None = None) -> None:
@@ -604,7 +605,7 @@ class Twin:
         self._compare_tables(db, self.model.now, keys=False)
         assert not db.check()
         if isinstance(self.store, Memory):
-            engine = db._core.engine
+            engine = db.core.engine
             tiers = [state.shape.tier for state in engine.tables.values()]
             known = {entry.key for tier in tiers for entry in tier.by_id.values()}
             assert set(self.store.objects()) == known | set(engine.kept_files)

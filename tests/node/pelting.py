@@ -14,8 +14,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from halocline.node import wire
-from halocline.node.notes import TableReads
-from halocline.node.wire import HEAD, encode
+from halocline.node.wire import HEAD, TableReads, encode
 
 SPARED = 32
 """The first bytes of a commit hold its snapshot. They stay: it is one that has not happened yet, so

@@ -15,10 +15,11 @@ import pytest
 
 import halocline as hc
 from halocline.checkpoint.pins import read_pins
-from halocline.database.opening import Reader
 from halocline.ids import NEVER
-from halocline.node.ahead import AheadTransaction
-from halocline.node.remote import Remote
+from halocline.node.lazy_begin import LazyTransaction
+from halocline.node.remote_committer import RemoteCommitter
+from halocline.node.replica import Replica
+from tests.roles import node_of
 
 OPTIONS = hc.Options(background=False, page_rows=64)
 SEEDS = range(6)
@@ -54,18 +55,18 @@ def rows(db: hc.Database, table: str = "t") -> dict[Any, int]:
 
 
 def is_ahead(txn: hc.Transaction) -> bool:
-    return isinstance(txn, AheadTransaction) and txn._ahead is not None
+    return isinstance(txn, LazyTransaction) and txn._ahead is not None
 
 
 def test_an_insert_folds_nothing(owner: hc.Database, node: hc.Database) -> None:
     put(owner, 1)
-    before = node._reader.engine.last_ts  # type: ignore[union-attr]
+    before = node_of(node).replica.engine.last_ts  # type: ignore[union-attr]
     with node.begin() as txn:
         assert is_ahead(txn)
         txn.insert("t", {"id": 2, "v": 2})
         assert is_ahead(txn)
     assert txn.commit_ts is not None
-    assert node._reader.engine.last_ts == before  # type: ignore[union-attr]
+    assert node_of(node).replica.engine.last_ts == before  # type: ignore[union-attr]
     assert rows(node) == rows(owner) == {1: 0, 2: 2}
 
 
@@ -409,7 +410,7 @@ def test_a_file_that_was_removed_is_not_needed(
     def gone(*_: Any) -> int:
         raise error
 
-    monkeypatch.setattr("halocline.node.ahead.find", gone)
+    monkeypatch.setattr("halocline.node.lazy_begin.find", gone)
     with node.begin() as txn:
         assert is_ahead(txn)
         txn.insert("t", {"id": 2, "v": 2})
@@ -528,14 +529,14 @@ def test_a_commit_whose_snapshot_has_just_expired_is_a_conflict(
         tries.append(is_ahead(txn))
         txn.update("t", 1, {"v": 9})
 
-    real = Remote.commit_single
+    real = RemoteCommitter.commit_single
 
     def expired(*args: Any) -> int:
         if len(tries) == 1:
             raise hc.SnapshotExpiredError(1, 2)
         return real(*args)
 
-    monkeypatch.setattr(Remote, "commit_single", expired)
+    monkeypatch.setattr(RemoteCommitter, "commit_single", expired)
     node.run(work)
     assert len(tries) == 2
     assert tries[0]
@@ -616,7 +617,7 @@ def test_a_fold_that_was_broken_off_is_not_gone_ahead_of(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("halocline.database.opening.RowRun", interrupt)
+        patch.setattr("halocline.node.replica.RowRun", interrupt)
         txn = node.begin()
         with pytest.raises(KeyboardInterrupt):
             txn.get("t", 1)
@@ -643,7 +644,7 @@ def test_a_transaction_outlives_a_database_that_was_forgotten(owner: hc.Database
     put(owner, 1)
     txn = node.begin()
     assert is_ahead(txn)
-    link = node._link
+    link = node_of(node).link
     del node
     gc.collect()
     assert txn.get("t", 1) == {"id": 1, "v": 0}
@@ -669,7 +670,7 @@ def test_an_error_in_begin_leaves_no_pin(
         raise OSError(errno.EIO, "no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, "ahead", fail)
+        patch.setattr(Replica, "ahead", fail)
         with pytest.raises(OSError, match="no") as caught:
             node.begin()
     assert [pin.ts for pin in read_pins(node.files)] == [NEVER]

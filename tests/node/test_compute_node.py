@@ -257,7 +257,7 @@ def test_files_of_a_node_that_leaves_are_collected(owner: hc.Database) -> None:
     assert list(folder.rglob("*.parquet"))
     assert owner.gc().files == 0  # its job is live
     node.close()
-    while owner._core.engine.jobs:  # until the owner has seen that it is gone
+    while owner.core.engine.jobs:  # until the owner has seen that it is gone
         owner.visible_ts  # noqa: B018
     assert owner.gc().files > 0
     assert not list(folder.rglob("*.parquet"))

@@ -18,13 +18,14 @@ import pytest
 
 import halocline as hc
 from halocline.checkpoint.pins import Pins, read_pins
-from halocline.database.opening import Reader
 from halocline.ids import NEVER
 from halocline.node.channel import Channel
 from halocline.node.link import Link
+from halocline.node.replica import Replica
 from halocline.rows.engine import EngineState
 from halocline.store import LocalFiles
 from halocline.store.local import LocalFile
+from tests.roles import node_of
 
 OPTIONS = hc.Options(background=False, page_rows=16)
 INTERRUPTS = 60
@@ -69,7 +70,7 @@ def test_a_transaction_of_a_current_node_asks_nothing_and_reads_nothing(
         (Channel, "send"),
         (LocalFile, "pread"),
         (LocalFiles, "open_read"),
-        (Reader, "refresh"),
+        (Replica, "_fold"),
     )
     for _ in range(3):
         with node.begin() as txn:
@@ -127,7 +128,7 @@ def test_an_insert_reads_nothing_of_what_others_have_inserted(
         monkeypatch,
         (Channel, "send"),
         (LocalFile, "pread"),
-        (Reader, "refresh"),
+        (Replica, "_fold"),
         (Pins, "_publish"),
     )
     for key in range(20):
@@ -138,7 +139,7 @@ def test_an_insert_reads_nothing_of_what_others_have_inserted(
             txn.insert("t", {"id": 100 + key, "v": 0})
         assert count.take() == ["send"]
     catch_up(node)
-    assert count.take() == ["pread", "refresh"]
+    assert count.take() == ["_fold", "pread"]
 
 
 def test_a_transaction_from_afar_is_two_requests(
@@ -171,8 +172,7 @@ def test_a_state_that_another_thread_has_just_loaded_is_used_at_once(
     owner: hc.Database, node: hc.Database
 ) -> None:
     """A reader that lost its place loads anew; until the handle knows, it is not up to date."""
-    reader = node._reader
-    assert reader is not None
+    reader = node_of(node).replica
     with owner.begin() as txn:
         txn.insert("t", {"id": 1, "v": 1})
     reader._torn = True

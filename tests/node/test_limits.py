@@ -22,6 +22,7 @@ from halocline.node.wire import encode
 from halocline.rows.nodes import HEAD, VERSION
 from halocline.schema.ipc import check_stream, unpacked_bytes
 from tests.node.handles import ask, calling, greet, secret_of
+from tests.roles import owner_of
 
 MIB = 1 << 20
 
@@ -194,7 +195,7 @@ def test_large_commits_share_a_room() -> None:
 def test_a_process_has_only_so_many_jobs(db: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "OPEN_MAX", 2)
     mine = Session(1, count(1))
-    answer = db._answers.answer
+    answer = owner_of(db).answers.answer
     jobs = [answer(mine, wire.StartJob(1, 10)) for _ in range(2)]
     with pytest.raises(hc.UnavailableError, match="commit or roll back"):
         answer(mine, wire.StartJob(1, 10))
@@ -205,7 +206,7 @@ def test_a_process_has_only_so_many_jobs(db: hc.Database, monkeypatch: pytest.Mo
         answer(mine, wire.BeginDdl(db.visible_ts))
     with pytest.raises(hc.UnavailableError, match="create or drop tables"):
         answer(mine, wire.BeginDdl(db.visible_ts))
-    mine.end(db._core)
+    mine.end(db.core)
 
 
 def test_a_server_has_only_so_many_sessions(

@@ -15,6 +15,7 @@ import halocline as hc
 from halocline.node.logtail import read_message
 from halocline.node.session import Session
 from halocline.node.wire import ReadTail, Tail
+from tests.roles import owner_of
 from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(
@@ -67,8 +68,8 @@ class Copy:
 
 
 def _read(db: hc.Database, order: int, table: str | None = "t") -> Tail:
-    assert db._service is not None
-    answer = db._service.answers.answer(Session(0, count(1)), ReadTail(order, table))
+    assert owner_of(db).service is not None
+    answer = owner_of(db).service.answers.answer(Session(0, count(1)), ReadTail(order, table))
     assert isinstance(answer, Tail)
     return answer
 
@@ -79,9 +80,9 @@ def change_at_random(db: hc.Database, chance: random.Random, keys: set[int]) -> 
     others = ["delete", "where", "flush", "compact", "truncate", "together", "together"]
     match chance.choice(["upsert"] * 4 + others):
         case "together" if len(new := sorted(set(some) - keys)) > 1:
-            (state,) = [one for one in db._core.engine.tables.values() if one.entry.name == "t"]
+            (state,) = [one for one in db.core.engine.tables.values() if one.entry.name == "t"]
             stamps = commit_together(db, state, [(key, key) for key in new])
-            db._core.writing.sync()
+            db.core.writing.sync()  # type: ignore[attr-defined]
             keys |= {key for key, ts in zip(new, stamps, strict=True) if ts}
         case "upsert":
             rows = [{"id": key, "v": chance.randrange(100)} for key in some]

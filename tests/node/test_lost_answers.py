@@ -14,6 +14,7 @@ import halocline as hc
 from halocline.node.channel import Channel
 from halocline.node.link import Link
 from halocline.node.wire import Ping
+from tests.roles import node_of, owner_of
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_commit_that_cannot_be_asked_for_again_is_unknown(
 
 def test_waiting_for_a_long_answer_takes_no_places(owner: hc.Database, node: hc.Database) -> None:
     """A request may take hours; whether the owner is awake is asked every few seconds."""
-    service, link = owner._service, node._link
+    service, link = owner_of(owner).service, node_of(node).link
     assert service is not None
     assert isinstance(link, Link)
     for _ in range(50):

@@ -23,6 +23,7 @@ import pytest
 
 import halocline as hc
 from tests.concurrency.registers import Recorder, check_history
+from tests.roles import owner_of
 
 TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
 
@@ -104,7 +105,7 @@ def test_histories_of_several_handles_have_no_anomaly(
 
 def _cut(owner: hc.Database, chance: random.Random, done: threading.Event) -> None:
     """Now and then a connection breaks, whatever it is used for."""
-    service = owner._service
+    service = owner_of(owner).service
     assert service is not None
     while not done.wait(chance.random() * 0.02):
         channels = list(service._desk._seats.values())

@@ -237,7 +237,7 @@ with db.begin() as txn:
     txn.insert("t", [{{"id": key, "v": 0}} for key in range(100, 200)])
 db.flush()
 assert db.sql("select count(*) as n from t").to_pylist() == [{{"n": 105}}]
-print(db._shelf.objects.folder)
+print(db._setting.shelf.objects.folder)
 """
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True

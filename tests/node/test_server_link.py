@@ -17,6 +17,7 @@ from halocline.node import Server, ServerLink, server_link, wire
 from halocline.node import server as server_module
 from tests.node.handles import WAIT_S, dialing, greet, until
 from tests.node.handles import far as connect
+from tests.roles import node_of
 
 COLUMNS = {"id": int, "text": str}
 LATE = 1 << 40
@@ -36,8 +37,8 @@ def _insert(db: hc.Database, key: int, text: str = "") -> None:
 
 
 def _link(db: hc.Database) -> ServerLink:
-    assert db._afar is not None
-    return db._afar
+    assert node_of(db).link is not None
+    return node_of(db).link  # type: ignore[return-value]
 
 
 def _idle(db: hc.Database) -> list[Any]:

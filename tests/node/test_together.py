@@ -20,8 +20,9 @@ from halocline.node import wire
 from halocline.node.wire import Commit, frame
 from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
-from tests.node.test_desk import WAIT_S, caller, row_record, said, slow_disk
 from tests.node.test_logtail import _read
+from tests.node.test_request_loop import WAIT_S, caller, row_record, said, slow_disk
+from tests.roles import maintenance_of
 from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(background=False, page_rows=4)
@@ -33,7 +34,7 @@ def db(tmp_path: Path) -> Iterator[hc.Database]:
         db.create_table("t", {"id": int, "text": str}, "id")
         db.create_table("other", {"id": int, "text": str}, "id")
         yield db
-        assert db._core.closed or not db.check()
+        assert db.core.closed or not db.check()
 
 
 def insert(db: hc.Database, key: int, table: str = "t", snapshot: int | None = None) -> bytes:
@@ -52,7 +53,7 @@ def _commit(db: hc.Database, kind: int, table: str, body: bytes, snapshot: int |
 
 
 def _state(db: hc.Database, table: str) -> Any:
-    (state,) = [one for one in db._core.engine.tables.values() if one.entry.name == table]
+    (state,) = [one for one in db.core.engine.tables.values() if one.entry.name == table]
     return state
 
 
@@ -210,7 +211,7 @@ def _insert_together(db: hc.Database, keys: Sequence[int], table: str = "t") -> 
     rows = [(key, f"row {key}") for key in keys]
     snapshots = [db.visible_ts] * len(rows)
     stamps = commit_together(db, _state(db, table), rows, snapshots)
-    db._core.writing.sync()
+    db.core.writing.sync()  # type: ignore[attr-defined]
     assert all(stamps)
     return stamps
 
@@ -240,7 +241,7 @@ def test_subscribers_get_every_commit_and_may_begin_between_two(db: hc.Database,
 def test_a_tail_that_is_read_in_parts_breaks_off_between_entries(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocline.node.answers.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("halocline.node.dispatch.READ_BYTES_MAX", 1000)
     stamps = _insert_together(db, range(5)) + _insert_together(db, range(5, 9))
     found, order = 0, 0
     while (tail := _read(db, order)).messages:
@@ -251,7 +252,7 @@ def test_a_tail_that_is_read_in_parts_breaks_off_between_entries(
 def test_a_checkpoint_between_two_of_them_is_gone_on_from(db: hc.Database) -> None:
     """Rows that were in memory then are read from the log again, those behind it are folded."""
     _insert_together(db, range(5))
-    db._checkpoints.run(everything=False)  # type: ignore[union-attr]
+    maintenance_of(db).checkpoints.run(everything=False)  # type: ignore[union-attr]
     stamps = _insert_together(db, range(5, 9))
     db.close()
     with hc.open(db.path, options=OPTIONS) as again:
@@ -264,17 +265,17 @@ def test_a_checkpoint_between_two_of_them_is_gone_on_from(db: hc.Database) -> No
 
 
 def test_what_stands_in_the_way_of_a_row_leaves_it_to_others(db: hc.Database) -> None:
-    core, state = db._core, _state(db, "t")
+    core, state = db.core, _state(db, "t")
     with db.begin() as txn:
         txn.insert("t", {"id": 1, "text": "there"})
     before = db.visible_ts
     rows = [(key, "x") for key in (1, 2, 2, 3)]
     stamps = commit_together(db, state, rows, [before] * 4)
     assert [bool(ts) for ts in stamps] == [False, True, False, True]
-    core.writing.sync()
+    core.writing.sync()  # type: ignore[attr-defined]
     stamps = commit_together(db, state, [(1, "x"), (9, "x")], [before] * 2)
     assert [bool(ts) for ts in stamps] == [False, True]
-    core.writing.sync()
+    core.writing.sync()  # type: ignore[attr-defined]
     db.create_table("third", {"id": int}, "id")  # since their snapshots the catalog has changed
     rows = [(key, "x") for key in (20, 21, 22)]
     assert commit_together(db, state, rows, [before] * 3) == [0, 0, 0]

@@ -22,6 +22,7 @@ from tests.concurrency.registers import check_history
 from tests.node.handles import far as connect
 from tests.node.handles import put
 from tests.node.test_recorded_histories import TINY, Spread
+from tests.roles import owner_of
 
 OPTIONS = hc.Options(background=False, page_rows=64)
 WAIT_S = 60.0
@@ -149,7 +150,7 @@ def test_no_snapshot_is_older_than_what_the_owner_shows(
     def watch() -> None:
         chance = random.Random(seed)
         while time.monotonic() < until:
-            shown = owner._log.visible_ts
+            shown = owner_of(owner).log.visible_ts
             with far.begin() as txn:
                 assert txn.snapshot >= shown
             looks[0] += 1

@@ -15,6 +15,7 @@ from halocline.rows.engine import RETENTION_US
 from halocline.rows.system import VERSION, FloorNode, decode_system
 from tests.process.children import SMALL
 from tests.process.nursery import Child, Nursery
+from tests.roles import maintenance_of
 
 HOUR_US = 3_600_000_000
 
@@ -92,7 +93,7 @@ def test_a_longer_time_is_known_before_the_first_collection(
     monkeypatch.setattr(Collector, "step", step)
     with _open(path, retention="2h") as db:
         db.create_table("t", {"id": int}, "id")
-        background = db._background
+        background = maintenance_of(db).background
         assert background is not None
         background.wake()
     assert set(seen) <= {2 * HOUR_US}

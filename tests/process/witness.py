@@ -31,6 +31,7 @@ import halocline as hc
 from halocline.node import link, server_link
 from halocline.node.certificate import own_certificate
 from tests.concurrency.registers import Record, Recorder
+from tests.roles import node_of
 
 TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
 SLOTS = 4096
@@ -181,10 +182,9 @@ class Witness(Recorder):
 
 def _position(db: hc.Database) -> str:
     """What is known of the log here, and what could be known by now."""
-    reader = db._reader
-    if reader is None:
+    if db.role == "owner":
         return f"owner, {db.visible_ts} visible"
-    follower = reader._follower
+    follower = node_of(db).replica._follower
     now = None if follower._page is None else follower._page.read()
     return f"{db.role}, read up to position {follower._sequence}, now {now}"
 

@@ -273,7 +273,7 @@ class Life:
         (home,) = [one for one in core.engine.tables.values() if one.entry.name == table]
         made = [home.schema.row(dict(zip(_names(table), row, strict=True))) for row in rows]
         stamps = rig.commit_together(self.db, home, made)
-        core.writing.wait()
+        core.writing.wait()  # type: ignore[attr-defined]
         assert stamps == list(range(stamps[0], stamps[0] + len(rows)))
         assert stamps[0] > self.highest, f"{stamps[0]} after {self.highest} was seen"
         self.highest = stamps[-1]
@@ -335,7 +335,7 @@ class Life:
 
     def _note_rowids(self) -> None:
         assert self.db is not None
-        for table_id, state in self.db._core.engine.tables.items():
+        for table_id, state in self.db.core.engine.tables.items():
             self.rowids[table_id] = max(self.rowids.get(table_id, 0), state.next_rowid)
 
 
@@ -434,7 +434,7 @@ def verify(files: FaultyFiles, life: Life, label: str, *, at_least: int, seed: i
 def _collect_files(db: Database, files: FaultyFiles, label: str) -> None:
     """GC removes what dead jobs have left, and nothing that anybody refers to."""
     db.gc()
-    engine = db._core.engine
+    engine = db.core.engine
     tiers = [state.shape.tier for state in engine.tables.values()]
     known = {entry.key for tier in tiers for entry in tier.by_id.values()}
     assert set(files.objects.list()) == known | set(engine.kept_files), label
@@ -460,7 +460,7 @@ def _check_promises(
         assert known == (commit <= found), f"token {token!r} of commit {commit}: {label}"
     if life.durability == "sync":
         assert db.floor >= life.floor, f"the floor fell from {life.floor} to {db.floor}: {label}"
-    engine = db._core.engine
+    engine = db.core.engine
     for table_id, seen in life.rowids.items():
         state = engine.tables.get(table_id)
         following = engine.first_rowid if state is None else state.next_rowid

@@ -135,7 +135,7 @@ def test_what_a_killed_job_wrote_is_removed_and_nothing_else() -> None:
         db = open_on(files)
         before = set(files.objects.list())
         db.gc()
-        tiers = [state.shape.tier for state in db._core.engine.tables.values()]
+        tiers = [state.shape.tier for state in db.core.engine.tables.values()]
         used = {entry.key for tier in tiers for entry in tier.by_id.values()}
         left = {key for key in files.objects.list() if key.endswith(".parquet")}
         assert left == used, f"crash {point}"

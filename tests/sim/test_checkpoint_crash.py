@@ -15,6 +15,7 @@ import pytest
 
 from halocline.log.names import log_numbers
 from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.roles import maintenance_of
 from tests.sim.history import (
     Life,
     bulk_insert,
@@ -52,7 +53,7 @@ def script(life: Life) -> None:
     life.db.flush("accounts")
     assert life.db.compact("accounts").groups
     life.commit_together("accounts", *[(n, "together", n) for n in range(30, 34)])
-    checkpoints = life.db._checkpoints
+    checkpoints = maintenance_of(life.db).checkpoints
     checkpoints.run(everything=False)
     life.commit_together("accounts", *[(n, "together", n) for n in range(34, 37)])
     life.commit(insert("ledger", (2, text)), update("later", 1, text="new"))

@@ -33,7 +33,7 @@ def _closed() -> tuple[FaultyFiles, str, list[str]]:
     life.db.checkpoint()
     life.db.checkpoint()
     state = repr(read_state(life.db))
-    kept = sorted(life.db._core.engine.kept_files)
+    kept = sorted(life.db.core.engine.kept_files)
     life.close()
     assert life.files.exists(POINTER_PATH)
     return life.files, state, [*kept, POINTER]

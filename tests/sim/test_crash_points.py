@@ -279,7 +279,7 @@ def _crash_with_writers(durability: str, number: int, seeds: range) -> bool:
         thread.join(30)
         assert not thread.is_alive(), f"a writer hangs after a crash at operation {number}"
     crashed = files.crashed
-    state = next(iter(db._core.engine.tables.values()))
+    state = next(iter(db.core.engine.tables.values()))
     # The engine knows the commit order of all, also of those that nobody was told of.
     order = [
         (page.stamp(rowid), page.row(rowid)[0])

@@ -23,6 +23,7 @@ import pytest
 import halocline
 from halocline import Database, HaloclineError, Options, UnavailableError
 from halocline.store.faulty import FaultyFiles
+from tests.roles import owner_of
 from tests.sim.history import TINY, Life, open_on, read_state, script
 
 WRITERS = 4
@@ -83,7 +84,7 @@ def _run_writers(db: Any, heaps: Heaps, label: str) -> None:
 
 def _until_all_wait(db: Any, heaps: Heaps) -> Callable[[], None]:
     """Holds an operation back until every busy writer has a commit in the log, if they can."""
-    engine = db._core.engine
+    engine = db.core.engine
     start = engine.last_ts
 
     def wait() -> None:
@@ -96,7 +97,7 @@ def _until_all_wait(db: Any, heaps: Heaps) -> Callable[[], None]:
 
 def _order(db: Any) -> list[int]:
     """Keys in commit order, also of commits that nobody was told of."""
-    state = next(iter(db._core.engine.tables.values()))
+    state = next(iter(db.core.engine.tables.values()))
     return [
         page.row(rowid)[0]
         for page, count in state.pages()
@@ -168,7 +169,7 @@ def _fail_once(fault: str, durability: str, n: int) -> bool:
         db.close()
         return False
     order = _order(db)
-    stopped = db._log.failed is not None
+    stopped = owner_of(db).log.failed is not None
     if stopped:
         _check_stopped(db, heaps, durability, label)
     else:
@@ -453,7 +454,7 @@ def test_a_full_disk_never_lets_timestamps_pass_what_the_log_has_promised() -> N
         files.clear()
         image = files.crash_image(none=True)
         with open_on(image) as again:
-            assert again._core.committer.next_ts > db._core.committer.next_ts - 1
+            assert again.core.committer.next_ts > db.core.committer.next_ts - 1
             assert _keys(again) == acked
     db.close()
 

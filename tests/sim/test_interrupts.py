@@ -24,6 +24,7 @@ import pytest
 
 import halocline
 from halocline import Options, UnavailableError
+from tests.roles import owner_of
 from tests.sim.interrupts import Mode, Strike, count, strike, without_interrupts
 
 SMALL = Options(
@@ -136,7 +137,7 @@ def _after(bench: Bench, hit: Strike, key: int, label: str) -> bool:
         bench.reopen(label)
     else:
         assert not bench.db.check(), label
-        assert not bench.db._core.pins, f"a snapshot stays pinned: {label}"
+        assert not bench.db.core.pins, f"a snapshot stays pinned: {label}"
     return bool(said)
 
 
@@ -215,7 +216,7 @@ def test_ctrl_c_at_every_opcode_of_a_single_row_commit(bench: Bench, mode: Mode)
 
 @pytest.mark.parametrize("work", [_one_row, _two_tables])
 def test_a_stopped_database_says_so_and_what_to_do(bench: Bench, work: Work) -> None:
-    bench.db._log.poison(KeyboardInterrupt())
+    owner_of(bench.db).log.poison(KeyboardInterrupt())
     with bench.db.begin() as txn:
         assert txn.get("a", 1) is None
     txn = bench.db.begin()
@@ -313,17 +314,15 @@ def _check_ceilings(bench: Bench, label: str) -> None:
 
     ceilings = [
         decode_system(payload, EpochNode)
-        for record in map(
-            decode_record, read_log(bench.db._files, bench.db._core.options).entries()
-        )
+        for record in map(decode_record, read_log(bench.db.files, bench.db.core.options).entries())
         for kind, payload in record.nodes
         if record.group == 3 and kind == EPOCH
     ]
     promised = max(node.ts_ceiling for node in ceilings)
-    used = bench.db._core.committer.next_ts - 1
+    used = bench.db.core.committer.next_ts - 1
     assert used <= promised, f"timestamp {used} was issued, {promised} promised: {label}"
     rowids = max(node.rowid_ceiling for node in ceilings)
-    taken = max(state.next_rowid - 1 for state in bench.db._core.engine.tables.values())
+    taken = max(state.next_rowid - 1 for state in bench.db.core.engine.tables.values())
     assert taken <= rowids, f"RowID {taken} was issued, {rowids} promised: {label}"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import halocline as hc
+from tests.roles import owner_of
 from tests.sim.interrupts import strike
 
 ROWS = 30
@@ -55,9 +56,9 @@ def test_ctrl_c_without_a_second_close(
     """A `with` block closes once: the lock must not stay behind then either."""
     db = _filled(memory_path / "db")
     owner, method = {
-        "duck": (db._core.duck.__class__, "close"),
-        "log": (db._log.__class__, "close"),
-        "rest": (db.__class__, "_rest"),
+        "duck": (db.core.duck.__class__, "close"),
+        "log": (owner_of(db).log.__class__, "close"),
+        "rest": (owner_of(db).maintenance.__class__, "rest"),
     }[name]
     calls = []
 

@@ -73,11 +73,11 @@ class Bench:
         return name
 
     def _check(self, label: str) -> None:
-        assert not self.db._core.pins, label
+        assert not self.db.core.pins, label
         assert seen(self.db) == dict.fromkeys(KEYS, self.value), label
         report = self.db.gc()
         assert not [one for one in report.kept if "job" in one.reason], label
-        engine = self.db._core.engine
+        engine = self.db.core.engine
         tiers = [state.shape.tier for state in engine.tables.values()]
         known = {entry.key for tier in tiers for entry in tier.by_id.values()}
         assert set(engine.shelf.objects.list()) == known | engine.kept_files, label

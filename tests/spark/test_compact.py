@@ -18,6 +18,7 @@ from halocline import spark as hs
 from halocline.compaction import CompactPolicy, CompactReason, Plan
 from halocline.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from halocline.objects.columns import ROWID
+from tests.roles import maintenance_of
 from tests.spark.compacting import (
     OPTIONS,
     Beside,
@@ -393,7 +394,7 @@ def test_a_plan_is_carried_out_as_it_is(spark: Any, db: hc.Database) -> None:
     shown: list[tuple[int, int]] = []
     with db.begin() as txn:
         state = txn.changes_of("t").state
-    plan = db._gatherer.plan(
+    plan = maintenance_of(db).gatherer.plan(
         state, db.visible_ts, CompactPolicy(depth_max=2, group_objects_max=3), frozenset()
     )
     assert len(plan.groups) == 2

@@ -8,7 +8,7 @@ through time).
 from __future__ import annotations
 
 from halocline.catalog.catalog import Catalog
-from halocline.catalog.ddl import CatalogTxn
+from halocline.catalog.ddl import CatalogTxn, TableDdl
 from halocline.catalog.entries import ObjectEntry, TableEntry
 
-__all__ = ["Catalog", "CatalogTxn", "ObjectEntry", "TableEntry"]
+__all__ = ["Catalog", "CatalogTxn", "ObjectEntry", "TableDdl", "TableEntry"]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import check_name
@@ -42,6 +42,19 @@ class _Command(NamedTuple):
     table_id: int
     node_type: int
     payload: bytes
+
+
+class TableDdl(Protocol):
+    """What a transaction asks of the catalog, here or at the owner (node/remote_committer.py)."""
+
+    def table(self, name: str) -> TableEntry | None: ...
+    def tables(self) -> list[TableEntry]: ...
+    def create_table(
+        self, name: str, schema: Schema, *, layout: str, options: Mapping[str, Any]
+    ) -> TableEntry: ...
+    def drop_table(self, name: str) -> TableEntry: ...
+    def rollback(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
 class CatalogTxn:

@@ -15,7 +15,7 @@ page that cannot be read although its lock is held belongs to a live process who
 unknown: it counts as a pin of everything, and so does the page of a reader that is just opening.
 
 A reader that may not write into the directory has no pin. It reads all the same; when a file it
-needs has been collected, it gets SnapshotExpiredError (see `database/opening.py`).
+needs has been collected, it gets SnapshotExpiredError (see `node/replica.py`).
 
 Most transactions are short and begin near the end of the log. So when the last one ends, only the
 last byte changes, `reading`, and the snapshot stays for the next: it is lowered whenever that is

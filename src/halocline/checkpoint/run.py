@@ -48,7 +48,6 @@ from halocline.rows.system import CheckpointNode, JobNode, encode_system
 from halocline.rows.tier import Tier
 from halocline.store import Files
 from halocline.txn import Committer
-from halocline.txn.jobs import end_job, start_job
 
 CLOSE_SHARE = 64
 CLOSE_FILES = 16
@@ -138,7 +137,7 @@ class Checkpoints:
         with self._turn:
             flushed = self._flush_holders(everything=everything)
             committer = self._committer
-            job = start_job(committer, None)
+            job = committer.start_job(None)
             try:
                 needs = survey(committer)
                 moment = capture(committer)
@@ -149,7 +148,7 @@ class Checkpoints:
             except BaseException:  # Ctrl-C too: a job that is given up lets GC have its files
                 if committer.log.failed is None:
                     with suppress(HaloclineError):
-                        end_job(committer, job)
+                        committer.end_job(job)
                 raise
             self._lists, self.here, self.start = lists, root.here, root.start
             written.append(node.size_bytes)

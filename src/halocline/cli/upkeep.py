@@ -42,8 +42,7 @@ def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int
 
 def _is_owner(db: Database) -> bool:
     """Is this process the owner? Jobs of Spark commit only there."""
-    committer = db.core.committer
-    if committer is not None and committer.distant is None:
+    if db.core.owned is not None:
         return True
     say("another process has the database open and does the work; large groups are left")
     return False

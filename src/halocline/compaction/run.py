@@ -35,7 +35,7 @@ from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
 from halocline.txn.commit import Committer
 from halocline.txn.core import Core
-from halocline.txn.jobs import commit_reshapes, give_up, start_job
+from halocline.txn.jobs import commit_reshapes, give_up
 
 ROUNDS_MAX = 64
 """Plans that one call carries out: writers may go on making work for ever."""
@@ -45,9 +45,8 @@ class Compactor:
     """Plans and commits for every runner of one database. Safe to share between threads."""
 
     def __init__(self, core: Core, gatherer: Gatherer) -> None:
-        assert core.committer is not None, "only the owner compacts"
         self._core = core
-        self._committer: Committer = core.committer
+        self._committer: Committer = core.own
         self._gatherer = gatherer
         self._local = LocalRunner(core.options)
         self._lock = Lock()
@@ -166,7 +165,7 @@ class Compactor:
             runner.go_on()
 
         go_on()
-        job = start_job(committer, state)
+        job = committer.start_job(state)
         try:
             work = GroupWork(
                 state=state,

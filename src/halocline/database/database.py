@@ -1,6 +1,7 @@
-"""Database: wires the rooms together. The only file that knows them all.
+"""Database: the front door. What a program calls, and which role the handle has.
 
-    open -> lock, recover, start an epoch -> begin / run / sql / changes -> close
+    open, connect --> Setting --> a role: Owner, ComputeNode or ReadOnly (role.py)
+    begin / run / sql / changes / maintenance --> the role of the moment --> the rooms
 
 A Database is thread-safe. A forked child may not use the parent's: its handle raises UsageError.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,34 +20,50 @@ from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from halocline.checkpoint.snapshots import EPOCH_START, resolve
+from halocline.catalog.names import check_name
+from halocline.checkpoint import CheckpointReport, GcReport, Snapshot
+from halocline.checkpoint.load import find_damage
+from halocline.checkpoint.snapshots import EPOCH_START, list_snapshots, resolve
 from halocline.clock import Clock, SystemClock
-from halocline.compaction import Gatherer
-from halocline.database.membership import Membership
+from halocline.compaction import CompactReport, Plan, Runner
+from halocline.database.check import check_engine
+from halocline.database.compute_node import ComputeNode
+from halocline.database.health import Health
 from halocline.database.opening import (
-    Reader,
     local_files,
     make_folder,
     readable,
     shelf_for,
     spill_folder,
 )
+from halocline.database.owner import Owner
+from halocline.database.read_only import ReadOnly
+from halocline.database.role import Role, Setting, pinned
 from halocline.database.table import Table
 from halocline.errors import (
     ConflictError,
+    CorruptionError,
+    HaloclineError,
     SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
-from halocline.node import ServerLink
+from halocline.log import read_log
+from halocline.mover import Moved
+from halocline.node import Link, Local, NobodyError, Server, ServerLink
+from halocline.node.faults import SchemaOf
 from halocline.node.remote_files import RemoteFiles, RemoteObjects
+from halocline.node.served import Maintains
+from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
+from halocline.node.wire import Subscribe
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
-from halocline.store import Files, Objects
-from halocline.txn import Transaction
+from halocline.schema.schema import Schema
+from halocline.store import Files, LocalFiles, Objects
+from halocline.txn import Core, Transaction
 
 T = TypeVar("T")
 At = int | datetime | str
@@ -115,7 +133,7 @@ def connect(
             memory=memory,
             options=options,
             objects=objects,
-            afar=link,
+            link=link,
         )
     except BaseException:
         link.close()
@@ -123,7 +141,7 @@ def connect(
         raise
 
 
-class Database(Membership):
+class Database:
     """An open database. Make one with `halocline.open`."""
 
     def __init__(
@@ -138,8 +156,9 @@ class Database(Membership):
         options: Options | None = None,
         clock: Clock | None = None,
         objects: Objects | None = None,
-        afar: ServerLink | None = None,
+        link: ServerLink | None = None,
     ) -> None:
+        """`link` leads to an owner on another machine."""
         if durability not in ("sync", "async"):
             raise UsageError(f"durability must be 'sync' or 'async', not {durability!r}")
         if options is not None and not isinstance(options, Options):
@@ -149,22 +168,32 @@ class Database(Membership):
             raise UsageError(f"memory={memory!r} is too little: give at least 16MB")
         self.path = path
         self.read_only = read_only
-        self._files = files
-        self._clock = clock or SystemClock()
-        retention_us = None if retention is None else int(parse_duration(retention) * 1e6)
+        self._retention_us = None if retention is None else int(parse_duration(retention) * 1e6)
+        """The retention time that this opening has named, until the database knows it."""
+        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._half_closed = False
+        """Closing was broken off: what it left is done by the next call."""
         options = options or Options()
         shelf = shelf_for(files, objects, memory_bytes)
         spill = "" if read_only else spill_folder(files)
         making = partial(make_folder, files)
-        duck = Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill, making)
-        self._reader: Reader | None = None
-        self._gatherer = Gatherer()
-        self._shelf, self._duck, self._afar = shelf, duck, afar
-        self._enter(options, durability, memory_bytes // 4, retention_us)
+        self._setting = Setting(
+            files=files,
+            path=path,
+            options=options,
+            durability=durability,
+            l0_bytes=memory_bytes // 4,
+            clock=clock or SystemClock(),
+            shelf=shelf,
+            duck=Duck(memory_bytes // 2, options.sql_threads, shelf.root, spill, making),
+        )
+        self._role: Role
+        with readable(path):
+            self._enter(link)
         _OPEN.add(self)
 
     def __repr__(self) -> str:
-        return f"<Database {self.path}{' (closed)' if self._core.closed else ''}>"
+        return f"<Database {self.path}{' (closed)' if self.core.closed else ''}>"
 
     def __enter__(self) -> Database:
         return self
@@ -186,11 +215,12 @@ class Database(Membership):
         token: Any = None,
     ) -> Transaction:
         """Start a transaction on the newest snapshot; with `at`, a read-only one in the past."""
-        core = self._core
+        role = self._role
+        core = role.core
         if core.closed:
             core.check_open()
         if at is None and token is None and isolation == "snapshot" and not self.read_only:
-            return self._begin_writing()
+            return role.begin()
         if isolation not in ("snapshot", "serializable"):
             raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
         checked = None if token is None else check_token(token)
@@ -198,13 +228,13 @@ class Database(Membership):
             if checked is not None:
                 raise UsageError("a token is for transactions that write, not for reading")
             return self._begin_reading(at)
-        txn = self._begin_writing()
+        txn = role.begin()
         if isolation != "snapshot":
             txn.record_reads()
         if checked is not None:
             known = txn.core.engine.tokens.find(checked)
             if known:
-                self._wait_visible(known)
+                self._role.wait_visible(known)
                 txn.snapshot = max(txn.snapshot, txn.core.newest_ts())
             txn.use_token(checked, known)
         return txn
@@ -233,9 +263,9 @@ class Database(Membership):
                 if attempt == retries:
                     raise
                 if error.winner_ts:
-                    self._wait_visible(error.winner_ts)
+                    self._role.wait_visible(error.winner_ts)
                 else:  # a rival that has not committed yet
-                    self._clock.sleep(min(0.05, 0.001 * 2**attempt))
+                    self._setting.clock.sleep(min(0.05, 0.001 * 2**attempt))
         raise AssertionError("unreachable")
 
     # Tables.
@@ -282,20 +312,21 @@ class Database(Membership):
             if engine != "local":
                 from halocline.database import engines
 
-                return engines.select(self._core, txn, text, params, engine, stream=stream)
+                return engines.select(self.core, txn, text, params, engine, stream=stream)
             return txn.sql(text, params, stream=stream)
 
     def changes(self, table: str, since: At, until: At | None = None) -> pa.Table:
         """Row changes in (since, until], in commit order, with `_change` and `_commit_ts`."""
         start = self._resolve(since)
         with self.begin(at=until) as txn:
-            pin = -id(txn) - 1  # next to the transaction's own
-            self._core.pins[pin] = start
+            pin, pins = -id(txn) - 1, txn.core.pins  # next to the transaction's own
+            pins[pin] = start
             try:
                 state = txn.state_of(table)
-                self._refresh()
-                self._check_floor(start)
-                before = self._core.catalog.table(table, start)
+                role = self._role
+                role.refresh()
+                _check_floor(role, start)
+                before = role.core.catalog.table(table, start)
                 if before is not None and before.id != state.table_id:
                     raise UsageError(
                         f"table {table!r} was dropped and created again at {state.created_at}: "
@@ -303,67 +334,309 @@ class Database(Membership):
                     )
                 return read_changes(state, start, txn.snapshot)
             finally:
-                del self._core.pins[pin]
+                del pins[pin]
 
     def subscribe(self, table: str | None = None, since: At | None = None) -> Subscription:
         """Every commit after `since`, or from now on, as messages: docs/formats/logtail.md."""
-        streams = self._streams(table)
+        self.core.check_open()
+        if table is not None and not isinstance(table, str):
+            raise UsageError(f"a subscription names a table, or none, not {table!r}")
         start = None if since is None else self._resolve(since)
-        return self._subscribed(Subscription(streams, start))
+        ref = weakref.ref(self)
+
+        def open_stream(since: int | None) -> Stream | None:
+            """Now, and when the last stream was lost."""
+            found = ref()
+            if found is None or found.core.closed:
+                return None
+            return found._role.stream(Subscribe(since, table))
+
+        subscription = Subscription(open_stream, start)
+        self._subscriptions.add(subscription)  # it ends when the database is closed
+        return subscription
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: tuple[str, str] | None = None,
+        token: str | None = None,
+        read_token: str | None = None,
+    ) -> Server:
+        """Let other machines connect, until the database is closed or `stop()` is called.
+
+        Only the owner serves. `server.uri` and `server.token` are what `halocline.connect` needs.
+        An address that others can reach needs a token and `tls`: the paths of a certificate and
+        its key, PEM files. `read_token` admits those who may only read.
+        """
+        role = self._role
+        role.core.check_open()
+        if not isinstance(role, Owner):
+            raise UsageError("only the process that owns the database can serve it")
+        return role.serve(host, port, tls, token, read_token)
 
     def wall_of(self, ts: int) -> datetime:
         """The wall clock of a commit, or of the last one before a timestamp."""
-        self._core.check_open()
+        self.core.check_open()
         if type(ts) is not int or not 0 <= ts <= self.visible_ts:
             raise UsageError(f"{ts!r} is not a timestamp that has happened")
-        return EPOCH_START + timedelta(microseconds=self._core.engine.times.wall_of(ts))
+        return EPOCH_START + timedelta(microseconds=self.core.engine.times.wall_of(ts))
+
+    # Maintenance.
+
+    def flush(self, table: str | None = None) -> Moved:
+        """Move the rows and tombstones of one table, or of all, from memory into objects.
+
+        Nobody has to call it: the background moves rows when they are many or old. Returns how many
+        rows and tombstones left memory, and how many objects of how many bytes were written.
+        """
+        moved: Moved = self._maintenance().flush(table)
+        return moved
+
+    def compact(
+        self, table: str | None = None, *, runner: Runner | None = None, plan: Plan | None = None
+    ) -> CompactReport:
+        """Rewrite objects that overlap, are small or hold many ended rows; of one table, or of all.
+
+        No transaction notices. Groups of objects above `compact_local_bytes` are left for Spark;
+        the report names them, and measures each table before and after. `hs.compact` calls this
+        with a `runner` of its own.
+        """
+        report: CompactReport = self._maintenance().compact(table, runner=runner, plan=plan)
+        return report
+
+    def checkpoint(self) -> CheckpointReport:
+        """Write the state of the database, so that the next opening has little log to read.
+
+        Rows in memory are moved into objects first; log files that nobody needs are deleted.
+        """
+        report: CheckpointReport = self._maintenance().checkpoint()
+        return report
+
+    def gc(self) -> GcReport:
+        """Free what nobody can see any more; the report says what went, what stayed and why.
+
+        The floor rises as far as retention, open transactions, named snapshots and the readers in
+        other processes allow. Below it go: versions, dropped tables, ended objects; in any case
+        the files that dead jobs have left, and log files behind the checkpoint.
+        """
+        report: GcReport = self._maintenance().gc()
+        return report
+
+    def keep_for(self, retention_us: int) -> bool:
+        """From now on the past stays readable for so long; what `open(retention=)` calls."""
+        return self._maintenance().keep_for(retention_us)
+
+    def snapshot(self, name: str) -> int:
+        """Give the newest state a name; `at="name"` reads it until the name is dropped.
+
+        Returns its timestamp; durable when it returns. AlreadyExistsError when the name is taken.
+        """
+        check_name("snapshot", name)
+        return self._maintenance().snapshot(name)
+
+    def snapshots(self) -> list[Snapshot]:
+        """All named snapshots, oldest first: each has `name`, `ts` and `created`."""
+        self.core.check_open()
+        self._role.refresh()
+        return list_snapshots(list(self.core.engine.snapshots.values()))
+
+    def drop_snapshot(self, name: str) -> None:
+        """Forget a named snapshot; what only it held goes with the next GC. NotFoundError."""
+        check_name("snapshot", name)
+        self._maintenance().drop_snapshot(name)
+
+    def health(self) -> Health:
+        """Rows and bytes per tier, the shape of all tables, and what maintenance is owed and why.
+
+        `print(db.health())` shows a table. Only statistics are read: `check` verifies files.
+        """
+        health: Health = self._maintenance().health()
+        return health
+
+    def check(self) -> list[str]:
+        """Verify the database; returns every problem found, none when all is well."""
+        role = self._role
+        role.core.check_open()
+        with pinned(role) as ts:
+            problems = check_engine(role.core.engine, ts)
+        engine = role.core.engine
+        for node in engine.checkpoints:
+            found = find_damage(engine.shelf.objects, node)
+            role.refresh()
+            if node in engine.checkpoints:  # no newer one has taken its place meanwhile
+                problems += found
+        try:
+            with readable(self.path):
+                for _ in read_log(self.files, self._setting.options).entries():
+                    pass
+        except CorruptionError as error:
+            problems.append(str(error))
+        return problems
+
+    # What there is.
+
+    @property
+    def role(self) -> Literal["owner", "node", "reader"]:
+        """What this handle is at the moment: the owner, a compute node of it, or a reader."""
+        return self._role.name
+
+    @property
+    def core(self) -> Core:
+        """What runners outside this process's transactions, such as Spark jobs, work with."""
+        return self._role.core
+
+    @property
+    def files(self) -> Files:
+        """The directory."""
+        return self._setting.files
+
+    @property
+    def visible_ts(self) -> int:
+        """The newest timestamp a transaction that begins now sees."""
+        self._role.refresh()
+        return self._role.core.newest_ts()
+
+    @property
+    def floor(self) -> int:
+        """The oldest timestamp that can still be read."""
+        self._role.refresh()
+        return self._role.core.engine.floor
+
+    # Opening and closing.
+
+    def _enter(self, link: ServerLink | None) -> None:
+        """Take the role that is free."""
+        setting = self._setting
+        if link is not None:
+            link.schema_of = self._schema_of()
+        if self.read_only:
+            self._role = ReadOnly(setting, link)
+        elif link is not None:
+            self._role = ComputeNode(setting, link, self._role_now())
+        else:
+            try:
+                self._own()
+            except NobodyError as nobody:
+                if not (nobody.serves and isinstance(setting.files, LocalFiles)):
+                    raise UnavailableError(
+                        f"{self.path} is open for writing in {nobody.holder}; "
+                        "close it there, or open it here with read_only=True"
+                    ) from None
+                self._join(setting.files)
+
+    def _own(self, predecessor: ComputeNode | None = None) -> Local:
+        """Become the one owner; NobodyError when another process is."""
+        owner = Owner(self._setting, retention_us=self._retention_us, predecessor=predecessor)
+        self._retention_us = None
+        self._role = owner
+        return owner.admit()
+
+    def _join(self, files: LocalFiles) -> None:
+        """Become a compute node of the process that has the lock, or the owner if it just went."""
+        ref = weakref.ref(self)
+
+        def take_over() -> Local:
+            found = ref()
+            if found is None:
+                raise UnavailableError("the database is closed")
+            role = getattr(found, "_role", None)
+            return found._own(role if isinstance(role, ComputeNode) else None)
+
+        link = Link(files.root, self._setting.clock, take_over, self._schema_of())
+        link.open()
+        if link.local is not None:
+            return
+        try:
+            self._role = role = ComputeNode(self._setting, link, self._role_now())
+        except BaseException:
+            link.close()
+            raise
+        named_us, self._retention_us = self._retention_us, None
+        try:
+            # The newest opening that has named one counts, not a process that takes over later.
+            if named_us is not None and role.core.engine.retention_us != named_us:
+                role.maintenance.keep_for(named_us)
+        except BaseException:
+            role.core.close(f"the database {self.path} is closed")
+            with suppress(HaloclineError):
+                role.leave()
+            raise
+
+    def _role_now(self) -> Callable[[], Role]:
+        """How a role finds the one that came after it, without keeping the database in memory."""
+        ref = weakref.ref(self)
+
+        def role_now() -> Role:
+            found = ref()
+            if found is None:
+                raise UnavailableError("the database is closed")
+            return found._role
+
+        return role_now
+
+    def _schema_of(self) -> SchemaOf:
+        """How a link finds the schema of a table, to read the keys in an error."""
+        ref = weakref.ref(self)
+
+        def schema_of(table: str) -> Schema | None:
+            role = getattr(ref(), "_role", None)
+            if role is None:
+                return None
+            entry = role.core.catalog.table(table, role.core.engine.last_ts)
+            return None if entry is None else entry.schema
+
+        return schema_of
 
     def close(self) -> None:
         """Finish what is in flight and let go of the directory. Closing twice is fine."""
-        if self._core.closed:
+        role = self._role
+        if role.core.closed:
             if self._half_closed:
-                self._let_go()
+                role.let_go()
             return
+        why = f"the database {self.path} is closed"
         try:
-            for door in (self._server, self._service):
-                if door is not None:
-                    door.stop()
-            self._core.close(f"the database {self.path} is closed")
+            role.stop_serving()
+            role.core.close(why)
             _OPEN.discard(self)
-            self._leave()
+            for subscription in list(self._subscriptions):
+                subscription.close()
+            role.leave()
         except BaseException:
             # Ctrl-C, or a disk that fails. What was acknowledged is in the log, so what is in
             # flight may be left; but nobody may find the directory locked for ever.
             self._half_closed = True
-            self._core.close(f"the database {self.path} is closed")
+            role.core.close(why)
             _OPEN.discard(self)
-            self._let_go()
+            role.let_go()
             raise
+
+    def _forked(self) -> None:
+        """In a forked child: the parent keeps the database, this handle is dead."""
+        self.core.close("a forked child cannot use its parent's database: open it there")
+        self._role.abandon()
 
     # Private.
 
-    def _begin_writing(self) -> Transaction:
-        if self._reader is not None:
-            return self._begin_remote()
-        core = self._core
-        log = core.committer.log  # type: ignore[union-attr]  # of this very core: see _own
-        txn = Transaction(core, log.visible_ts)
-        while txn.snapshot < core.write_floor or txn.snapshot < core.engine.floor:
-            # Trim or GC went on before it could see our pin: take a newer snapshot.
-            txn.snapshot = core.pins[id(txn)] = log.visible_ts
-        return txn
+    def _maintenance(self) -> Maintains:
+        self.core.check_open()
+        return self._role.maintenance
 
     def _begin_reading(self, at: At | None = None) -> Transaction:
-        self._core.check_open()
-        self._refresh()
+        role = self._role
+        if role.core.closed:
+            role.core.check_open()
+        role.refresh()
         while True:
-            core = self._core
+            core = role.core
             snapshot = core.newest_ts() if at is None else self._resolve(at)
             txn = Transaction(core, snapshot, read_only=True)
             # The pin is published, now look at the floor: GC looks in the other order.
             try:
-                self._refresh()
-                self._check_floor(snapshot)
+                role.refresh()
+                _check_floor(role, snapshot)
                 return txn
             except BaseException as error:
                 txn.rollback()
@@ -372,17 +645,13 @@ class Database(Membership):
 
     def _resolve(self, at: At) -> int:
         """A point in time -> a timestamp that has happened."""
-        self._core.check_open()
-        return resolve(self._core.engine, at, self.visible_ts)
+        self.core.check_open()
+        return resolve(self.core.engine, at, self.visible_ts)
 
-    def _check_floor(self, ts: int) -> None:
-        if ts < self._core.engine.floor:
-            raise SnapshotExpiredError(ts, self._core.engine.floor)
 
-    def _wait_visible(self, ts: int) -> None:
-        while ts and not self._log.wait_visible(ts, 1.0):
-            if self._log.failed is not None:
-                raise UnavailableError("the database stopped after an error: open it again")
+def _check_floor(role: Role, ts: int) -> None:
+    if ts < role.core.engine.floor:
+        raise SnapshotExpiredError(ts, role.core.engine.floor)
 
 
 _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()

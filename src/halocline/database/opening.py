@@ -1,9 +1,7 @@
-"""Opening a database: directory, lock, recovery, and the two ways to stay up to date.
+"""Opening a database: its directory, its objects, its lock, and the recovery of an owner.
 
-Owner      holds the lock, recovers, starts an epoch, commits
-Follower   read-only: folds what the owner has published, or what a closed database left
-
-Both begin with the newest checkpoint and fold the log behind it (checkpoint/restore.py).
+Whoever opens begins with the newest checkpoint and folds the log behind it (checkpoint/restore.py).
+Those who follow an owner go on with node/replica.py.
 """
 
 from __future__ import annotations
@@ -13,44 +11,34 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock as ThreadLock
 from typing import cast
 
 from halocline.checkpoint import Checkpoints, PinFile, Pins
 from halocline.checkpoint.pins import read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
-from halocline.checkpoint.restore import join, restore
+from halocline.checkpoint.restore import restore
 from halocline.clock import Clock
 from halocline.errors import (
     CorruptionError,
     HaloclineError,
     NotFoundError,
-    SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
-from halocline.ids import NEVER
 from halocline.log import (
-    Follower,
     Log,
-    LogGone,
     Place,
     Recovery,
-    read_log,
     recover,
 )
-from halocline.log.published import Published, claim
+from halocline.log.published import claim
 from halocline.node import NobodyError
+from halocline.node.replica import tidy_all
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
-from halocline.rows import EngineState
-from halocline.rows.row_run import RowRun
-from halocline.rows.tidy import tidy
-from halocline.rows.trim import may_trim, trim
-from halocline.rows.undo import collect, forget_objects
 from halocline.store import (
     Files,
     LocalFiles,
@@ -227,142 +215,6 @@ def readable(path: str) -> Iterator[None]:
 def unreadable(path: str, error: OSError) -> UnavailableError:
     """What callers are told."""
     return UnavailableError(f"{path} cannot be read or opened: {error}")
-
-
-class Reader:
-    """A read-only opener's state: folds what is new whenever a transaction begins.
-
-    While an owner is at work, only what it has published counts: what lies behind that may still
-    be lost. A log that nobody owns counts up to its last valid entry, as it will for its next
-    owner.
-
-    It begins with the newest checkpoint. One that looks so seldom that the owner has deleted the
-    log it wanted next begins again with the newest: `engine` is then another one, and transactions
-    that are open keep the old.
-    """
-
-    def __init__(
-        self, files: Files, options: Options, clock: Clock, shelf: Shelf, pins: Pins
-    ) -> None:
-        self._files = files
-        self._pins = pins
-        self._options = options
-        self._clock = clock
-        self._shelf = shelf
-        self._lock = ThreadLock()
-        self._look: Callable[[], None] | None = getattr(files, "look", None)
-        """Asks an owner far away what is new."""
-        self._torn = False
-        """A fold was broken off (Ctrl-C): what it left cannot be gone on with."""
-        self._freed: EngineState | None = None
-        self._freed_floor = 0
-        """The state, and its floor, that expired things were last taken out of."""
-        shelf.reader.vanished = self._explain
-        self.engine, self._follower = self._begin()
-        self.refresh()
-
-    def _begin(self) -> tuple[EngineState, Follower]:
-        files, options = self._files, self._options
-
-        def find_log(start: Place | None) -> Recovery:
-            return read_log(files, options, start)
-
-        with self._pins.everything():
-            for _ in range(OWNER_STARTS_TRIES):
-                if not files.is_locked("LOCK"):
-                    restored = restore(files, options, self._shelf, find_log)
-                    return restored.engine, Follower(files, options, after=restored.recovery)
-                if Follower(files, options).is_published():
-                    joined = join(files, options, self._shelf)
-                    if joined is not None:
-                        return joined
-                self._clock.sleep(0.01)
-        raise UnavailableError("the database is just being opened by another process: try again")
-
-    @property
-    def visible_ts(self) -> int:
-        return self.engine.last_ts
-
-    def is_current(self) -> bool:
-        """Is there nothing to fold? 0.7 us; of an owner far away only `refresh` finds out."""
-        return self._look is None and self._freed is not None and self._follower.is_current()
-
-    def ahead(self) -> Published | None:
-        """The newest position, if one may begin there and fold up to it later (node/ahead.py)."""
-        if self._look is not None or self._freed is None or self._torn:
-            return None
-        return self._follower.ahead()
-
-    def refresh(self) -> list[int]:
-        """Fold everything that became durable since the last look; free what has expired.
-
-        Returns the ids of tables that were forgotten.
-        """
-        if self._look is not None:
-            self._look()
-            if self._freed is not None and self._follower.is_current():
-                return []
-        with self._lock:
-            try:
-                if self._torn:
-                    raise LogGone(0)
-                self._torn = True
-                engine = self.engine
-                run = RowRun(engine)
-                for entry in self._follower.poll(run.flush):
-                    run.fold(entry)
-            except LogGone:
-                self._follower.close()
-                self.engine, self._follower = self._begin()
-            self._torn = False
-            engine = self.engine
-            tidy_all(engine)
-            if self._freed is engine and self._freed_floor == engine.floor:
-                return []
-            self._freed, self._freed_floor = engine, engine.floor
-            return self._free()
-
-    def _free(self) -> list[int]:
-        """What GC does for the owner, in memory only. The floor is known, now look at the pins."""
-        engine, nobody = self.engine, ThreadLock()
-        engine.bound = bound = min([engine.floor, *list(self._pins.values())])
-        for state in list(engine.tables.values()):
-            collect(state, bound, nobody, follows=True)
-            for entry in forget_objects(state, bound, nobody):
-                if entry.file is not None:
-                    engine.shelf.reader.forget(entry.file)
-        gone: list[int] = [entry.id for entry in engine.catalog.compact(bound)]
-        for table_id in gone:
-            engine.tables.pop(table_id, None)
-        return gone
-
-    def _explain(self, key: str) -> None:
-        """A file is missing: SnapshotExpiredError if the owner was right to delete it.
-
-        That happens to a reader that could not publish its pins, and to no other.
-        """
-        if self._lock.acquire(timeout=EXPLAIN_S):  # or another thread is about to find out
-            self._lock.release()
-            with suppress(HaloclineError, OSError):
-                self.refresh()
-        oldest = min(list(self._pins.values()), default=NEVER)
-        if oldest < self.engine.floor:
-            raise SnapshotExpiredError(oldest, self.engine.floor)
-
-
-def tidy_all(engine: EngineState) -> None:
-    """Freeze, merge and trim what a replay has left. Only the caller changes the tables meanwhile.
-
-    Nobody has begun to write, so what has moved is needed in memory by no commit. Tables in which
-    nothing has happened are not looked at: a follower does this before every transaction.
-    """
-    while engine.folded:
-        state = engine.tables.get(engine.folded.pop())
-        if state is not None:
-            if state.owes:
-                tidy(state, ThreadLock())
-            if may_trim(state, engine.last_ts):
-                trim(state, engine.last_ts, ThreadLock())
 
 
 def _describe(holder: bytes) -> tuple[str, bool]:

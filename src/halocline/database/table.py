@@ -44,7 +44,7 @@ class Table:
         from halocline.read.query import count
 
         with self._database._begin_reading(at) as txn:
-            return count(self._database._core.duck, txn.state_of(self.name), txn.snapshot)
+            return count(self._database.core.duck, txn.state_of(self.name), txn.snapshot)
 
     def to_arrow(self, at: int | datetime | str | None = None) -> pa.Table:
         """All rows, now or at a point in time."""

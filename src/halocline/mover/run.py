@@ -45,7 +45,7 @@ from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect
 from halocline.txn import Core
-from halocline.txn.jobs import commit_reshapes, give_up, start_job
+from halocline.txn.jobs import commit_reshapes, give_up
 
 TRIES: Final = 3
 IDLE_S: Final = 0.5
@@ -84,9 +84,8 @@ class Mover:
     """Moves rows out of L0 of all tables of one database. Safe to call from any thread."""
 
     def __init__(self, core: Core, budget_bytes: int) -> None:
-        assert core.committer is not None, "only the owner moves"
         self._core = core
-        self._committer = core.committer
+        self._committer = core.own
         self._policy = MovePolicy.of(core.options, budget_bytes)
         self._last_ts, self._busy_until = 0, 0.0
         self.pressure = Pressure(core.engine, self._policy, budget_bytes, core.clock)
@@ -194,7 +193,7 @@ class Mover:
         pages = _pages_in(state, ranges)
         pivot = state.moved_rowid
         lived = _lives(state)
-        job = start_job(self._committer, state)
+        job = self._committer.start_job(state)
         try:
             files = self._write(state, job, plan, pages, (until_ts, floor))
             moved = Moved.of(files)

@@ -13,7 +13,7 @@ from typing import Final
 
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.log import path_of
-from halocline.node.owner import Owner
+from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (
     LOOK_BYTES_MAX,
@@ -31,7 +31,7 @@ _FILES: Final = re.compile(r"published|log/(\d{8,20}\.log|checkpoint)", re.ASCII
 _OBJECTS: Final = re.compile(r"\d{1,20}/\d{1,20}-\d{1,20}\.(parquet|checkpoint)", re.ASCII)
 
 
-def read_file(owner: Owner, session: Session, request: ReadFile) -> bytes | None:
+def read_file(owner: Served, session: Session, request: ReadFile) -> bytes | None:
     if not _FILES.fullmatch(request.path):
         raise UsageError(f"{request.path!r} is not a file that others may read")
     try:
@@ -44,8 +44,8 @@ def read_file(owner: Owner, session: Session, request: ReadFile) -> bytes | None
         file.close()
 
 
-def look(owner: Owner, session: Session, request: Look) -> Looked:
-    page, position = owner.core.writing.log.published()
+def look(owner: Served, session: Session, request: Look) -> Looked:
+    page, position = owner.core.own.log.published()
     data = b""
     if position is not None and request.path == path_of(position.file):
         size = position.offset - request.offset
@@ -54,11 +54,11 @@ def look(owner: Owner, session: Session, request: Look) -> Looked:
     return Looked(page, data)
 
 
-def list_log(owner: Owner, session: Session, request: ListLog) -> list[str]:
+def list_log(owner: Served, session: Session, request: ListLog) -> list[str]:
     return [name for name in owner.files.list("log") if _FILES.fullmatch(f"log/{name}")]
 
 
-def read_object(owner: Owner, session: Session, request: ReadObject) -> bytes | None:
+def read_object(owner: Served, session: Session, request: ReadObject) -> bytes | None:
     if not _OBJECTS.fullmatch(request.key):
         raise UsageError(f"{request.key!r} is not the key of an object")
     size = min(request.size, READ_BYTES_MAX)
@@ -68,7 +68,7 @@ def read_object(owner: Owner, session: Session, request: ReadObject) -> bytes | 
         return None
 
 
-def put_object(owner: Owner, session: Session, request: PutObject) -> None:
+def put_object(owner: Served, session: Session, request: PutObject) -> None:
     if not _OBJECTS.fullmatch(request.key):
         raise UsageError(f"{request.key!r} is not the key of an object")
     core = owner.core

@@ -33,7 +33,7 @@ ROWS_MAX: Final = 1 << 20
 """Rows of a commit that come as msgpack; more of them come as Arrow."""
 UNPACKED_BYTES_MAX: Final = 1 << 30
 SHORT_BYTES_MAX: Final = 1 << 16
-"""Rows that everybody else may wait for (desk.py)."""
+"""Rows that everybody else may wait for (request_loop.py)."""
 LARGE_BYTES: Final = 16 << 20
 """Smaller ones need no place."""
 ROOM_BYTES: Final = 2 << 30

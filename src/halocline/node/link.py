@@ -38,8 +38,8 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.node.answers import Answers
 from halocline.node.channel import Channel
+from halocline.node.dispatch import Dispatch
 from halocline.node.endpoint import NAME as ENDPOINT
 from halocline.node.endpoint import DamagedEndpointError, Endpoint, read_endpoint
 from halocline.node.faults import SchemaOf, from_wire, lost_answer
@@ -75,7 +75,7 @@ _decode_greeting = msgspec.msgpack.Decoder(Welcome | Failed).decode
 class Local(NamedTuple):
     """This process has become the owner."""
 
-    answers: Answers
+    answers: Dispatch
     session: Session
 
 
@@ -94,6 +94,9 @@ TakeOver = Callable[[], Local]
 
 class Link:
     """Connections of one compute node to the owner. Thread-safe."""
+
+    pin = None
+    """Pins of this machine are files."""
 
     def __init__(self, path: str, clock: Clock, take_over: TakeOver, schema_of: SchemaOf) -> None:
         self._path = path

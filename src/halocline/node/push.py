@@ -13,8 +13,8 @@ Invariants
 - What is pushed is durable: a feed reads up to the published position, as every follower does.
 - The spans of a feed continue each other, without gap or overlap, from `since` on.
 
-Not here: what a message is (logtail.py), how it travels (desk.py, server.py), the subscriber's
-side (subscription.py).
+Not here: what a message is (logtail.py), how it travels (request_loop.py, server.py), the
+subscriber's side (subscription.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from halocline.clock import SystemClock
 from halocline.errors import NotFoundError, SnapshotExpiredError, UnavailableError, UsageError
 from halocline.log import Follower, LogGone, Place, Record, decode_record
 from halocline.node.logtail import messages_of
-from halocline.node.owner import Owner
+from halocline.node.served import Served
 from halocline.node.wire import FRAME_BYTES_MAX, Pushed, Subscribe
 from halocline.rows.state import TableState
 from halocline.txn import Core
@@ -55,7 +55,7 @@ CommitMessages = list[tuple[int, list[bytes]]]
 class Hub:
     """The subscriptions of one door to a database. Thread-safe."""
 
-    def __init__(self, owner: Callable[[], Owner | None]) -> None:
+    def __init__(self, owner: Callable[[], Served | None]) -> None:
         self.owner = owner
         self.encoded = Encoded()
         self.reading = BoundedSemaphore(READING_MAX)
@@ -98,10 +98,10 @@ class Hub:
 class Feed:
     """What one subscriber gets. For one thread, but for `stop`."""
 
-    def __init__(self, hub: Hub, owner: Owner, request: Subscribe) -> None:
+    def __init__(self, hub: Hub, owner: Served, request: Subscribe) -> None:
         core = owner.core
         self._hub = hub
-        self._log = core.writing.log
+        self._log = core.own.log
         self._database = self._log.uuid.hex()
         self._clock = SystemClock()
         self._table = request.table
@@ -113,7 +113,6 @@ class Feed:
         self._has_more = True
         """The last look at the log has not come to its end."""
         self._stopped = False
-        self._busy_since = 0.0
 
     def __iter__(self) -> Iterator[Pushed]:
         """Until `stop`, or an error: of those, the end of the database is one."""
@@ -135,11 +134,6 @@ class Feed:
         self._hub.leave(self)
         self._follower.close()
 
-    def stalled_s(self) -> float:
-        """How long the subscriber has been busy taking what it was given last."""
-        since = self._busy_since
-        return self._clock.monotonic() - since if since else 0.0
-
     def _pushed(self) -> Iterator[Pushed]:
         pushed: Pushed | None = self._beat()
         heard, seen = 0.0, self._end
@@ -148,9 +142,7 @@ class Feed:
                 pushed = self._beat()
             if pushed is not None:
                 self._told, heard = pushed.end, self._clock.monotonic()
-                self._busy_since = heard
                 yield pushed
-                self._busy_since = 0.0
             if self._hub.stopping:
                 raise UnavailableError("the owner is closing the database")
             if self._end > seen:
@@ -275,7 +267,7 @@ def _table_id(core: Core, table: str) -> int:
 
 def _start(core: Core, since: int | None) -> tuple[Place, int]:
     """A place that has every commit after the timestamp behind it; None: after all until now."""
-    committer = core.writing
+    committer = core.own
     log = committer.log
     if since is None:
         with committer.lock:

@@ -4,7 +4,7 @@
 
 What `Transaction` does for a row of this process, without one, and without the wait. Inserts into
 one table share an entry of the log. What is not plain has the outcome None here, and is left to the
-general way (answers.py).
+general way (dispatch.py).
 
 The snapshot of an insert may be older than that of its transaction (ahead.py): it is what the
 sender had folded when it looked for the key. From there on the owner has to look.
@@ -22,8 +22,8 @@ from halocline.errors import (
 )
 from halocline.ids import NEVER
 from halocline.node.limits import read_record
-from halocline.node.parcel import check_targets, positions_of
 from halocline.node.wire import Commit
+from halocline.node.workspace_wire import check_targets, positions_of
 from halocline.rows.nodes import HEAD, Delete, Update, decode_node, table_of
 from halocline.rows.state import TableState
 from halocline.txn import Core
@@ -93,7 +93,7 @@ def _commit(
 ) -> list[Outcome]:
     state = singles[0][0]
     try:
-        stamps = commit_rows(core.writing, singles, snapshots, bodies)
+        stamps = commit_rows(core.own, singles, snapshots, bodies)
     except Exception as error:  # noqa: BLE001 those of other tables may have been logged
         return [error] * len(singles)
     return [(ts, [state] if state.owes else []) if ts else None for ts in stamps]

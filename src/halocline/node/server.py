@@ -16,7 +16,7 @@ Invariants
   stops before it looks who works. So a request is either refused, or waited for.
 - Who has not said the token is heard for HELLO_S, up to HELLO_BYTES_MAX; of those there are few.
 
-Not here: the client's side (server_link.py), what requests do (answers.py).
+Not here: the client's side (server_link.py), what requests do (dispatch.py).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ import msgspec
 
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.node.answers import Answers
 from halocline.node.channel import Channel
+from halocline.node.dispatch import Dispatch
 from halocline.node.faults import fault_of, to_wire
 from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
 from halocline.node.limits import read_request
-from halocline.node.owner import Owner
+from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
@@ -104,7 +104,7 @@ class Server:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: Served,
         epoch: int,
         *,
         host: str,
@@ -125,7 +125,7 @@ class Server:
         self._secrets = {"write": self.token.encode()}
         if read_token is not None:
             self._secrets["read"] = read_token.encode()
-        self._answers = Answers(weakref.ref(owner), sync=sync)
+        self._answers = Dispatch(weakref.ref(owner), sync=sync)
         self._epoch = epoch
         self._clock = SystemClock()
         self._tls = tls

@@ -1,8 +1,8 @@
 """Service: the owner's door for other processes of its machine.
 
-    listener --accept--> Desk: Hello, then request, answer, request, answer ...
+    listener --accept--> RequestLoop: Hello, then request, answer, request, answer ...
 
-Two threads that block: one accepts, one answers (desk.py); an idle owner costs nothing. The
+Two threads that block: one accepts, one answers (request_loop.py); an idle owner costs nothing. The
 database is known by a weak reference, so that a program which forgets it without closing is not
 kept from doing so.
 
@@ -25,9 +25,8 @@ from itertools import count
 from typing import Final
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.node.answers import Answers
 from halocline.node.channel import Channel
-from halocline.node.desk import REPLY_S, Desk
+from halocline.node.dispatch import Dispatch
 from halocline.node.endpoint import (
     Endpoint,
     identity_of,
@@ -38,7 +37,8 @@ from halocline.node.endpoint import (
     write_endpoint,
 )
 from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
-from halocline.node.owner import Owner
+from halocline.node.request_loop import REPLY_S, RequestLoop
+from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import VERSION, Welcome
 
@@ -56,13 +56,13 @@ FORGOTTEN_S: Final = 2.0
 class Service:
     """Listens for one database, from its opening to its end."""
 
-    def __init__(self, owner: Owner, root: str, epoch: int, answers: Answers) -> None:
+    def __init__(self, owner: Served, root: str, epoch: int, answers: Dispatch) -> None:
         """Begin to listen, then say where. The caller holds the lock of the database."""
         self.answers = answers
         self._owner = weakref.ref(owner)
         self._root = root
         self._lock = threading.Lock()
-        self._desk = Desk(answers, self._greet, self._leave)
+        self._desk = RequestLoop(answers, self._greet, self._leave)
         self._sessions: dict[int, Session] = {}
         self._last_session = epoch << 32
         self._numbers = count((epoch << 32) + 1)

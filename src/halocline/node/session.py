@@ -18,7 +18,7 @@ from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
 from halocline.store import File, Files
-from halocline.txn.jobs import give_up, start_job
+from halocline.txn.jobs import give_up
 
 if TYPE_CHECKING:
     from halocline.txn import Core
@@ -74,7 +74,7 @@ class Session:
             raise ConflictError("the job is not live any more", table=state.entry.name)
         if not job_id and len(self._jobs) >= OPEN_MAX:
             raise _too_many("large transactions")
-        job = start_job(core.writing, state, rows=rows, job_id=job_id, lease_us=lease_us)
+        job = core.own.start_job(state, rows=rows, job_id=job_id, lease_us=lease_us)
         with self._lock:
             self._jobs[job.job_id] = job
         return job
@@ -94,7 +94,7 @@ class Session:
         with self._lock:
             self._jobs.pop(job_id, None)
         if job is not None:
-            give_up(core.writing, [job])
+            give_up(core.own, [job])
 
     # The catalog.
 

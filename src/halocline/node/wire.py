@@ -16,8 +16,8 @@ every length inside by the bytes that are there. How many bytes that may be: lim
 VERSION changes whenever a field changes its meaning. Both sides must have the same: processes that
 share a database run the same release, or the older one is told so.
 
-Not here: sockets (channel.py), what is done with a request (answers.py), workspaces (parcel.py,
-notes.py).
+Not here: sockets (channel.py), what is done with a request (dispatch.py), workspaces
+(workspace_wire.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from zlib import crc32
 
 import msgspec
 
-from halocline.node.notes import U63, Message, Name, ObjectNotes, TableReads
 from halocline.rows.tokens import Token
 from halocline.txn.blind import Counts
 
@@ -37,6 +36,45 @@ FRAME_BYTES_MAX: Final = (1 << 30) + (1 << 20)
 """A record of the log, and something around it."""
 HELLO_BYTES_MAX: Final = 4096
 HEAD: Final = Struct("<II")
+
+U63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Fields by position; the tag comes first."""
+
+
+class TableReads(Message, frozen=True):
+    """What a serializable transaction has read of one table, keys as `Schema.encode_keys` does."""
+
+    table_id: U63
+    keys: bytes
+    ranges: tuple[tuple[bytes | None, bytes | None], ...]
+    whole: bool
+
+
+class BlindNotes(Message, frozen=True):
+    """A job that decides at its commit what becomes of its keys (txn/blind.py)."""
+
+    mode: Literal["upsert", "ignore", "delete"]
+    changed: tuple[U63, ...]
+    """Ids of the columns that it writes."""
+    absent: tuple[Any, ...]
+    held: tuple[Any, ...]
+    """Side files that never join the table, as `entry_to_wire` has them."""
+
+
+class ObjectNotes(Message, frozen=True):
+    """What the record does not say of the files that a transaction has written."""
+
+    table_id: U63
+    jobs: tuple[U63, ...]
+    """Jobs that are over when the transaction is; those with leases are told by their files."""
+    successors: tuple[U63, ...]
+    """Ids of data objects that hold successors of updated rows; the others hold new rows."""
+    blind: BlindNotes | None = None
+
 
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """RowIDs that one request may reserve: there are 2^63, and none is given twice."""

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from halocline.catalog import ObjectEntry
+from halocline.objects import ObjectStats
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.page import Int64Array, Page
 from halocline.rows.state import Shape
@@ -84,9 +85,10 @@ def plan_scan(
     dirty: list[ObjectEntry] = []
     late: list[ObjectEntry] = []
     for entry in kept:
-        if entry.stats.committed and entry.commit_ts_max > ts:
+        stats = entry.stats
+        if stats.committed and entry.commit_ts_max > ts:
             late.append(entry)
-        elif _meets(entry, ended):
+        elif len(ended) and _meets(stats, ended):
             dirty.append(entry)
         else:
             clean.append(entry)
@@ -115,16 +117,17 @@ def _prune(
     return [
         entry
         for entry in entries
-        if entry.stats.key_max >= low
-        and (high is None or entry.stats.key_min < high)
-        and predicate.may_match(entry.stats.zonemaps)
+        for stats in (entry.stats,)
+        if stats.key_max >= low
+        and (high is None or stats.key_min < high)
+        and predicate.may_match(stats.zonemaps)
     ]
 
 
-def _meets(entry: ObjectEntry, ended: Int64Array) -> bool:
+def _meets(stats: ObjectStats, ended: Int64Array) -> bool:
     """Is any RowID of the object's range among those that ended?"""
-    place = int(np.searchsorted(ended, entry.stats.rowid_min))
-    return place < len(ended) and bool(ended[place] <= entry.stats.rowid_max)
+    place = int(np.searchsorted(ended, stats.rowid_min))
+    return place < len(ended) and bool(ended[place] <= stats.rowid_max)
 
 
 def _inside(entries: Sequence[ObjectEntry], ended: Int64Array) -> Int64Array:

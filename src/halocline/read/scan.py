@@ -52,18 +52,21 @@ def take_plan(
     `without`: RowIDs that the reader's own transaction has ended. `own`: objects only it has.
     """
     while True:
-        asked = bool(state.shape.tier)
+        asked = bool(state.shape.tier.by_id)
         runs = tuple([run for run in state.deletes.runs if run.ts_min <= ts])
         memory = state.deletes.ended_by(ts, 0, NEVER) if asked else []
         shape = state.shape
-        if asked or not shape.tier:
+        if asked or not shape.tier.by_id:
             break  # Else the first objects came in between: look at memory again.
-    if not shape.tier and not own:
+    tier = shape.tier
+    if not tier.by_id and not own:
         return ScanPlan(ts, pages=tuple(shape.counted()), runs=runs)
     ended = without
-    if shape.tier:
-        found = [*memory, *in_objects(state, shape.tier, ts, 0, NEVER)]
-        ended = merged([*found, without] if len(without) else found)
+    if tier.by_id:
+        found = [*memory, without] if len(without) else memory
+        if tier.tombstones:
+            found = [*found, *in_objects(state, tier, ts, 0, NEVER)]
+        ended = merged(found) if found else NONE
     return plan_scan(shape, ended, ts, state.schema, predicate, runs=runs, own=own)
 
 

@@ -137,7 +137,7 @@ def source_of(
         tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
         memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])
         return Source(columns=columns, memory=memory, shelf=shelf)
-    masks, rest = split_dirty(plan.dirty, plan.dead)
+    masks, rest = split_dirty(plan.dirty, plan.dead) if plan.dirty else ([], ())
     for mask in masks:
         _verified(shelf, mask.entries)
     return Source(

@@ -28,7 +28,6 @@ from halocline.spark.files import read_files
 from halocline.spark.pins import LEASE
 from halocline.spark.types import spark_schema
 from halocline.txn import Core
-from halocline.txn.jobs import start_job
 
 GROUP_ROWS: Final = 122_880
 
@@ -62,7 +61,7 @@ class LeasedFiles:
         if self._job is None:
             assert core.committer is not None
             lease_us = core.clock.wall_us() + int(parse_duration(LEASE) * 1e6)
-            self._job = start_job(core.committer, self._state, lease_us=lease_us)
+            self._job = core.committer.start_job(self._state, lease_us=lease_us)
             self._jobs.append(self._job)
         sink = io.BytesIO()
         pq.write_table(

@@ -50,8 +50,7 @@ def check_writer(db: object) -> SparkOwner:
 def check_here(db: object) -> SparkOwner:
     """UsageError unless the database is open for writing in this very process."""
     owner = check_writer(db)
-    committer = owner.core.committer
-    if committer is not None and committer.distant is not None:
+    if owner.core.owned is None:
         raise UsageError(
             "another process has the database open: compaction on Spark runs there, "
             "or here once that one has closed it"

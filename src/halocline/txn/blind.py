@@ -248,10 +248,11 @@ class Blind:
     def _origin(self, slot: int) -> int:
         """The version that the row at a slot was built from."""
         if self._origins is None:
-            ends = [one for one in self.parts.endings if one.successors is not None]
+            every = [one.ends for one in self.parts.endings]
+            ends = [one for one in every if one.successors is not None]
             after = np.concatenate([one.successors for one in ends])
             order = np.argsort(after)
-            targets = np.concatenate([one.targets for one in ends])
+            targets = np.concatenate([one.rowids for one in ends])
             self._origins = after[order], targets[order]
         after, targets = self._origins
         return int(targets[np.searchsorted(after, slot)])

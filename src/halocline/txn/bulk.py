@@ -9,7 +9,7 @@ and a key that stands in two of them is found by asking the earlier ones.
 Each function checks everything first and changes the workspace last: a call that raises leaves the
 transaction as it was.
 
-Not here: updates and deletes (endings.py), files and RowIDs (writer.py).
+Not here: updates and deletes (bulk_ends.py), files and RowIDs (writer.py).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from halocline.options import MIB
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Mask
 from halocline.schema import convert
-from halocline.txn.taken import SortedKeys, in_objects, taken_keys
+from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import THREADS, Writer
 
 if TYPE_CHECKING:
-    from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
 
 CHUNK_BYTES: Final = 256 * MIB
 """A chunk of a stream becomes an object when it has this size, or `object_rows` rows."""
 SHOWN: Final = 10
 
 
-def insert(committer: Committer, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
+def insert(committer: Commits, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Insert a canonical table, together with the parts that were inserted before it."""
     schema = changes.schema
     again: list[Any] = []
@@ -58,7 +58,7 @@ def insert(committer: Committer, changes: TableChanges, table: pa.Table, snapsho
     return int(table.num_rows)
 
 
-def insert_new(committer: Committer, changes: TableChanges, table: pa.Table) -> None:
+def insert_new(committer: Commits, changes: TableChanges, table: pa.Table) -> None:
     """Insert rows whose keys are known to be free: as objects, or in memory if they are few."""
     if is_bulk(committer, changes, table.num_rows):
         _write(committer, changes, table, order_of(changes, table))
@@ -67,7 +67,7 @@ def insert_new(committer: Committer, changes: TableChanges, table: pa.Table) -> 
 
 
 def insert_stream(
-    committer: Committer, changes: TableChanges, chunks: Iterator[pa.Table], snapshot: int
+    committer: Commits, changes: TableChanges, chunks: Iterator[pa.Table], snapshot: int
 ) -> int:
     """Insert canonical tables one after the other, none of which need fit beside another."""
     schema = changes.schema
@@ -96,7 +96,7 @@ def insert_stream(
 
 
 def read_ahead(
-    committer: Committer, changes: TableChanges, data: Any
+    committer: Commits, changes: TableChanges, data: Any
 ) -> tuple[pa.Table | None, Iterator[pa.Table] | None]:
     """A stream that ends soon, as a table; or a longer one, as canonical chunks for objects."""
     arrow, batches = convert.stream(data)
@@ -109,7 +109,7 @@ def read_ahead(
 
 
 def _chunks(
-    committer: Committer, changes: TableChanges, batches: Iterable[Any]
+    committer: Commits, changes: TableChanges, batches: Iterable[Any]
 ) -> Iterator[pa.Table]:
     """Batches as canonical tables, each large enough for an object."""
     rows_max = committer.engine.options.object_rows
@@ -155,7 +155,7 @@ def written(changes: TableChanges, table: pa.Table) -> Mask:
     return mask
 
 
-def spill(committer: Committer, changes: TableChanges) -> None:
+def spill(committer: Commits, changes: TableChanges) -> None:
     """Called before the commit: rows that were inserted one by one and have become many."""
     rows = changes.live_rows()
     waiting = [part for part in changes.parts if part.is_insert]
@@ -169,14 +169,14 @@ def spill(committer: Committer, changes: TableChanges) -> None:
     changes.own = {key: one for key, one in changes.own.items() if one[1] >= 0}
 
 
-def is_bulk(committer: Committer, changes: TableChanges, rows: int) -> bool:
+def is_bulk(committer: Commits, changes: TableChanges, rows: int) -> bool:
     """Do so many further rows make this transaction's inserts into the table objects?"""
     waiting = sum(len(part) for part in changes.parts if part.is_insert)
     return rows + waiting > committer.engine.options.object_rows_min
 
 
 def _write(
-    committer: Committer, changes: TableChanges, table: pa.Table, order: Int64Array | None
+    committer: Commits, changes: TableChanges, table: pa.Table, order: Int64Array | None
 ) -> None:
     threads = THREADS if table.num_rows > committer.engine.options.object_rows else 0
     with Writer(committer, changes, threads=threads) as writer:
@@ -185,7 +185,7 @@ def _write(
 
 
 def _checked(
-    committer: Committer, changes: TableChanges, table: pa.Table, snapshot: int
+    committer: Commits, changes: TableChanges, table: pa.Table, snapshot: int
 ) -> tuple[Int64Array | None, SortedKeys, list[Any]]:
     """Key order, the last object's worth of keys, and keys this transaction has ended before.
 

@@ -31,6 +31,7 @@ from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.txn.blind import NeverFails
 from halocline.txn.conflict import FirstWins
+from halocline.txn.ends import Ends
 from halocline.txn.reads import ReadCheck, Reads
 from halocline.txn.since import NONE, Delta, gather
 from halocline.txn.workspace import Sweep, TableChanges
@@ -197,8 +198,8 @@ def sweep(state: TableState, known: Mark, before: Sweep | None) -> Sweep:
     if before is None or before.mark[1] is not known[1]:
         return _sweep(state, known)
     delta = gather(state, before.mark[0], known[0])
-    rowids = [before.targets]
-    keys = list(before.keys)
+    rowids = [before.ends.rowids]
+    keys = list(before.ends.keys)
     for page, begin, end in reversed(delta.pages):
         rowids.append(page.rowid_array(end)[begin:end])
         keys += _keys(state, page, end, np.arange(begin, end))
@@ -206,7 +207,7 @@ def sweep(state: TableState, known: Mark, before: Sweep | None) -> Sweep:
     kept = np.isin(targets, delta.ended, invert=True)
     if not kept.all():
         targets, keys = targets[kept], list(compress(keys, kept.tolist()))
-    return Sweep(targets, keys, known)
+    return Sweep(Ends(targets, keys=keys), known)
 
 
 def _sweep(state: TableState, known: Mark) -> Sweep:
@@ -219,7 +220,7 @@ def _sweep(state: TableState, known: Mark) -> Sweep:
         if len(places):
             rowids.append(page.rowid_array(count)[places])
             keys += _keys(state, page, count, places)
-    return Sweep(np.concatenate(rowids), keys, known)
+    return Sweep(Ends(np.concatenate(rowids), keys=keys), known)
 
 
 def _keys(state: TableState, page: Page, count: int, places: Int64Array) -> list[Any]:

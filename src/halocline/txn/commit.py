@@ -27,13 +27,12 @@ from functools import partial
 from itertools import count as count_from
 from struct import Struct
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
-from halocline.log import AC, COMMITS, EPOCH, SYSTEM, Log, encode_system_payload
+from halocline.log import AC, COMMITS, EPOCH, JOB, SYSTEM, Log, encode_system_payload
 from halocline.log.format import ENTRY_EXTRA_MAX
 from halocline.log.record import STAMP_AT, stamp
 from halocline.rows.engine import EngineState
@@ -41,23 +40,17 @@ from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, JobNode, encode_system
 from halocline.rows.tidy import tidy
 from halocline.rows.tokens import Token
+from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
-from halocline.txn.endings import rewrite
 from halocline.txn.record import Prepared, add_late, prepare
 from halocline.txn.row_commit import commit_row
 from halocline.txn.workspace import TableChanges, Workspace
-
-if TYPE_CHECKING:
-    from halocline.txn.jobs import Distant
 
 patch_u64 = Struct("<Q").pack_into
 
 
 class Committer:
     """The one place where commit timestamps are given out."""
-
-    distant: Distant | None = None
-    """Set where that place is in another process (node/remote.py)."""
 
     def __init__(self, engine: EngineState, log: Log, clock: Clock) -> None:
         self.engine = engine
@@ -117,7 +110,7 @@ class Committer:
         return commit_ts
 
     def _prepare(self, txn_id: int, txn: Workspace, tables: dict[int, TableChanges]) -> Prepared:
-        ddl = txn.ddl.nodes() if txn.ddl is not None else ()
+        ddl = txn.own_ddl.nodes() if txn.own_ddl is not None else ()
         reshapes = []
         for changes in tables.values():
             if changes.objects:
@@ -206,8 +199,8 @@ class Committer:
 
     def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: list[Check]) -> bool:
         """The last round; False when more has to be done outside. Caller holds the commit lock."""
-        if txn.ddl is not None:
-            txn.ddl.prepare()
+        if txn.own_ddl is not None:
+            txn.own_ddl.prepare()
         self._check_jobs(tables)
         if self.engine.last_ts <= txn.snapshot:
             return True
@@ -299,8 +292,8 @@ class Committer:
             node.first_rowid = state.next_rowid
             patch_u64(prepared.payload, at, state.next_rowid)
             state.next_rowid += node.count
-        if txn is not None and txn.ddl is not None:
-            self._define(txn, txn.ddl, commit_ts)
+        if txn is not None and txn.own_ddl is not None:
+            self._define(txn, txn.own_ddl, commit_ts)
         engine.fold_nodes(commit_ts, 1, prepared.nodes, prepared.reshapes)
 
     def _define(self, txn: Workspace, ddl: CatalogTxn, commit_ts: int) -> None:
@@ -351,3 +344,47 @@ class Committer:
             if self.log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
         return commit_ts
+
+    # Jobs and definitions.
+
+    def start_job(
+        self, state: TableState | None, *, rows: int = 0, lease_us: int = 0, job_id: int = 0
+    ) -> JobNode:
+        """Log a job and the RowIDs it may use; durable when this returns.
+
+        The table may be one that an open transaction is only about to create. None: the job is
+        about the whole database, as a checkpoint's is; its table id is 0. `job_id` is that of a
+        live job which goes on and needs further RowIDs.
+        """
+        engine = self.engine
+        with self.lock:
+            self.check_running()
+            first = state.next_rowid if state is not None and rows else 0
+            self.promise_rowids(first + rows)
+            job = JobNode(
+                job_id=job_id or engine.last_job_id + 1,
+                table_id=0 if state is None else state.table_id,
+                first_rowid=first,
+                rows=rows,
+                lease_us=lease_us,
+            )
+            order = self.append_system(JOB, encode_system(job))
+            engine.start_job(job)
+            if state is not None:
+                state.skip_to(first + rows)
+        self.log.sync(order)
+        return job
+
+    def end_job(self, job: JobNode) -> None:
+        """Give a job up: whatever it wrote may be removed."""
+        with self.lock:
+            if job.job_id not in self.engine.jobs or self.stopped:
+                return
+            ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
+            order = self.append_system(JOB, encode_system(ended), last=True)
+            self.engine.start_job(ended)
+        self.log.wait(order)
+
+    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+        """Open the catalog's part of a transaction."""
+        return self.engine.catalog.begin(snapshot)

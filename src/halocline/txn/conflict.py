@@ -32,16 +32,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
 from halocline.objects.columns import ROWID
 from halocline.objects.finder import Finder
 from halocline.read.locate import Keys, key_columns
-from halocline.rows.members import is_among, places_in
-from halocline.rows.page import Int64Array
-from halocline.txn.objectparts import Ending, file_of
+from halocline.rows.members import is_among
+from halocline.rows.page import Int64Array, Row
+from halocline.txn.ends import Ends
+from halocline.txn.objectparts import file_of
 from halocline.txn.since import Delta, Fate, Fates, fresh_keys, live_since, plain, read_row
 from halocline.txn.workspace import Intent, Part, TableChanges
 
@@ -114,7 +114,7 @@ class FirstWins:
         objects, finder = self.changes.objects, self.changes.home.finder
         if objects is None:
             return False
-        if any(len(places_in(one.targets, delta.ended)) for one in objects.endings):
+        if any(one.ends.met(delta.ended) for one in objects.endings):
             return True
         if not objects.inserts or finder is None or not delta.pages:
             return False
@@ -128,6 +128,7 @@ class Rebase(NamedTuple):
     changes: TableChanges
     target: int
     newest: int
+    key: Any
 
 
 def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = ()) -> list[Rebase]:
@@ -152,7 +153,7 @@ def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = (
     for rowid, intent in changes.updates.items():
         newest = follow(changes, rowid, intent.key, intent.changed, state.deletes.find)
         if newest != rowid:
-            rebases.append(Rebase(changes, rowid, newest))
+            rebases.append(Rebase(changes, rowid, newest, intent.key))
     return rebases
 
 
@@ -195,48 +196,36 @@ def _in_part(part: Part, keys: Keys) -> list[int]:
 def check_ended(changes: TableChanges, rowids: Int64Array, fate: Fate) -> list[Rebase]:
     """Check parts and own tombstone objects against versions that others have ended."""
     rebases = []
+    row: Row | None
     for part in changes.parts:
-        if part.targets is not None:
-            places = _met(part.targets, part.dropped, rowids)
-            rebases += [_leave_part(changes, part, place, fate) for place in places]
-    for one in [] if changes.objects is None else changes.objects.endings:
-        places = _met(one.targets, one.dropped, rowids)
-        rebases += [_leave_ending(changes, one, place, fate) for place in places]
+        if part.ends is not None:
+            for place in part.ends.met(rowids):
+                row = None if part.table is None else part.row(changes.schema, place)
+                rebases.append(_leave(changes, part.ends, place, row, fate))
+    objects = changes.objects
+    for one in [] if objects is None else objects.endings:
+        for place in one.ends.met(rowids):
+            row, successor = None, 0
+            if objects is not None and one.ends.successors is not None:
+                successor = int(one.ends.successors[place])
+                row = objects.row(successor)
+            # The tombstone in the file is overtaken by theirs: the earliest of a version counts.
+            rebases.append(_leave(changes, one.ends, place, row, fate))
+            # The row that we wrote is born dead, and one in memory takes its place.
+            changes.deletes[successor] = rebases[-1].key
     return rebases
 
 
-def _met(targets: Int64Array, dropped: BitMap, rowids: Int64Array) -> list[int]:
-    places = places_in(targets, rowids).tolist()
-    return [place for place in places if place not in dropped]
-
-
-def _leave_part(changes: TableChanges, part: Part, place: int, fate: Fate) -> Rebase:
-    assert part.targets is not None
-    rowid, key = int(part.targets[place]), part.keys[place]
-    if part.table is None:
-        raise ended(changes, key, _when(fate, rowid))
-    newest = follow(changes, rowid, key, set(part.changed), fate)
-    changes.updates[rowid] = Intent(key, part.row(changes.schema, place), set(part.changed))
-    part.dropped.add(place)
-    return Rebase(changes, rowid, newest)
-
-
-def _leave_ending(changes: TableChanges, one: Ending, place: int, fate: Fate) -> Rebase:
-    """The successor that we wrote is born dead, and a row in memory takes its place."""
-    rowid = int(one.targets[place])
-    objects = changes.objects
-    assert objects is not None
-    if one.successors is None:
-        raise ended(changes, None, _when(fate, rowid))
-    successor = int(one.successors[place])
-    row = objects.row(successor)
-    key = None if changes.home.key_of is None else changes.home.key_of(row)
-    newest = follow(changes, rowid, key, set(one.changed), fate)
-    changes.updates[rowid] = Intent(key, row, set(one.changed))
-    changes.deletes[successor] = key
-    # Its tombstone in the file is overtaken by theirs: the earliest of a version counts.
-    one.dropped.add(place)
-    return Rebase(changes, rowid, newest)
+def _leave(changes: TableChanges, ends: Ends, place: int, row: Row | None, fate: Fate) -> Rebase:
+    """An update that others have met becomes an intent of its own, to be rebased."""
+    rowid, key_of = int(ends.rowids[place]), changes.home.key_of
+    if row is None:
+        raise ended(changes, ends.keys[place] if len(ends.keys) else None, _when(fate, rowid))
+    key = None if key_of is None else key_of(row)
+    newest = follow(changes, rowid, key, set(ends.changed), fate)
+    changes.updates[rowid] = Intent(key, row, set(ends.changed))
+    ends.drop([place])
+    return Rebase(changes, rowid, newest, key)
 
 
 def check_bulk(changes: TableChanges, fates: Fates, since: int) -> list[Rebase]:
@@ -254,7 +243,7 @@ def check_bulk(changes: TableChanges, fates: Fates, since: int) -> list[Rebase]:
     for rowid, intent in changes.updates.items():
         newest = follow(changes, rowid, intent.key, intent.changed, fates.find)
         if newest != rowid:
-            rebases.append(Rebase(changes, rowid, newest))
+            rebases.append(Rebase(changes, rowid, newest, intent.key))
     return rebases + check_ended(changes, hits, fates.find)
 
 

@@ -12,7 +12,7 @@ from itertools import count
 from threading import Lock
 from weakref import WeakSet
 
-from halocline.catalog import Catalog, CatalogTxn, TableEntry
+from halocline.catalog import Catalog, TableDdl, TableEntry
 from halocline.clock import Clock
 from halocline.errors import (
     ConflictError,
@@ -26,6 +26,7 @@ from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.trim import newest_moved
 from halocline.txn.commit import Committer
+from halocline.txn.commits import Commits
 from halocline.txn.workspace import Workspace
 
 
@@ -67,6 +68,7 @@ class Core:
         "engine",
         "options",
         "others",
+        "owned",
         "pins",
         "recovered",
         "trimmed",
@@ -76,7 +78,7 @@ class Core:
     def __init__(
         self,
         engine: EngineState,
-        committer: Committer | None,
+        committer: Commits | None,
         duck: Duck,
         clock: Clock,
         pins: dict[int, int] | None = None,
@@ -84,6 +86,8 @@ class Core:
         self.engine = engine
         self.catalog: Catalog = engine.catalog
         self.committer = committer
+        self.owned = committer if isinstance(committer, Committer) else None
+        """The committer, where this process is the owner."""
         self.duck = duck
         self.clock = clock
         self.options: Options = engine.options
@@ -100,7 +104,7 @@ class Core:
         """What changed up to here need not be in memory: a commit cannot be checked from a snapshot
         below it."""
         self.trimmed: dict[int, int] = {}
-        """The same for single tables, after their rows have moved."""
+        """By table: what changed up to here need not be in memory, because its rows have moved."""
         self._trimming = Lock()
         self._pin_keys = count(-1, -1)  # below zero: they only read
         self._states: dict[str, TableState] = {}
@@ -137,11 +141,12 @@ class Core:
         it looks at the bound: either we see its pin, or it takes a newer snapshot. Those of other
         processes do not see the bound; they are refused when they come to commit.
         """
-        if self.committer is None:
+        owned = self.owned
+        if owned is None:
             return self.engine.last_ts
         with self._trimming:
-            with self.committer.lock:
-                self.write_floor = max(self.write_floor, self.committer.log.visible_ts)
+            with owned.lock:
+                self.write_floor = max(self.write_floor, owned.log.visible_ts)
                 bound = self.write_floor
             mine = (ts for key, ts in self.pins.copy().items() if key > 0)
             bound = min([bound, *mine, *self.others()])
@@ -163,17 +168,17 @@ class Core:
         if snapshot > self.engine.last_ts:  # folded; visible here perhaps a moment later
             raise UsageError(f"snapshot {snapshot} lies in the future")
 
-    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+    def begin_ddl(self, snapshot: int) -> TableDdl:
         """The catalog's part of a transaction."""
-        if self.committer is not None and self.committer.distant is not None:
-            return self.committer.distant.begin_ddl(snapshot)
-        return self.catalog.begin(snapshot)
+        if self.committer is None:
+            return self.catalog.begin(snapshot)
+        return self.committer.begin_ddl(snapshot)
 
     def newest_ts(self) -> int:
         """The newest snapshot that can be taken here."""
-        if self.committer is None or self.committer.distant is not None:
+        if self.owned is None:
             return self.engine.last_ts
-        return self.committer.log.visible_ts
+        return self.owned.log.visible_ts
 
     def oldest_needed(self) -> int:
         """What ended at or before this timestamp is seen by nobody any more, here or elsewhere."""
@@ -200,11 +205,18 @@ class Core:
         return self.writing.commit(work)
 
     @property
-    def writing(self) -> Committer:
-        """The committer; UnavailableError when there is none."""
+    def writing(self) -> Commits:
+        """Who commits; UnavailableError when nobody does."""
         if self.committer is None:
             raise UnavailableError("the database is open read-only")
         return self.committer
+
+    @property
+    def own(self) -> Committer:
+        """The committer of an owner; UnavailableError in every other process."""
+        if self.owned is None:
+            raise UnavailableError("another process owns the database, or nobody does")
+        return self.owned
 
     def state_of(self, name: str, snapshot: int) -> TableState | None:
         """A table's state by the name a caller used; None sends the caller the long way.

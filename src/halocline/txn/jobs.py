@@ -15,79 +15,17 @@ on the same objects, which `still` finds out under the lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.log import JOB
+from halocline.errors import HaloclineError, UnavailableError
 from halocline.rows.reshape import Reshape
-from halocline.rows.state import TableState
-from halocline.rows.system import JobNode, encode_system
+from halocline.rows.system import JobNode
 from halocline.txn.record import prepare
 
 if TYPE_CHECKING:
-    from halocline.catalog import CatalogTxn
     from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
     from halocline.txn.workspace import TableChanges
-
-
-class Distant(Protocol):
-    """An owner in another process, as far as jobs and the catalog need it."""
-
-    def start_job(
-        self, state: TableState | None, *, rows: int, lease_us: int, job_id: int
-    ) -> JobNode: ...
-    def end_job(self, job: JobNode) -> None: ...
-    def begin_ddl(self, snapshot: int) -> CatalogTxn: ...
-
-
-def start_job(
-    committer: Committer,
-    state: TableState | None,
-    *,
-    rows: int = 0,
-    lease_us: int = 0,
-    job_id: int = 0,
-) -> JobNode:
-    """Log a job and the RowIDs it may use; durable when this returns.
-
-    The table may be one that an open transaction is only about to create. None: the job is about
-    the whole database, as a checkpoint's is; its table id is 0. `job_id` is that of a live job
-    which goes on and needs further RowIDs.
-    """
-    if committer.distant is not None:
-        return committer.distant.start_job(state, rows=rows, lease_us=lease_us, job_id=job_id)
-    engine = committer.engine
-    with committer.lock:
-        committer.check_running()
-        first = state.next_rowid if state is not None and rows else 0
-        committer.promise_rowids(first + rows)
-        job = JobNode(
-            job_id=job_id or engine.last_job_id + 1,
-            table_id=0 if state is None else state.table_id,
-            first_rowid=first,
-            rows=rows,
-            lease_us=lease_us,
-        )
-        order = committer.append_system(JOB, encode_system(job))
-        engine.start_job(job)
-        if state is not None:
-            state.skip_to(first + rows)
-    committer.log.sync(order)
-    return job
-
-
-def end_job(committer: Committer, job: JobNode) -> None:
-    """Give a job up: whatever it wrote may be removed."""
-    if committer.distant is not None:
-        committer.distant.end_job(job)
-        return
-    with committer.lock:
-        if job.job_id not in committer.engine.jobs or committer.stopped:
-            return
-        ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
-        order = committer.append_system(JOB, encode_system(ended), last=True)
-        committer.engine.start_job(ended)
-    committer.log.wait(order)
 
 
 def jobs_of(workspaces: Iterable[TableChanges]) -> list[JobNode]:
@@ -96,7 +34,7 @@ def jobs_of(workspaces: Iterable[TableChanges]) -> list[JobNode]:
     return [job for one in parts if one is not None for job in one.started]
 
 
-def give_up(committer: Committer, jobs: Sequence[JobNode]) -> None:
+def give_up(committer: Commits, jobs: Sequence[JobNode]) -> None:
     """End the jobs of a transaction that is over, and those whose transactions were forgotten.
 
     Whatever goes wrong here is no concern of the caller: GC tries again, and they end with the
@@ -106,7 +44,7 @@ def give_up(committer: Committer, jobs: Sequence[JobNode]) -> None:
     waiting = [*jobs, *(forgotten.pop() for _ in range(len(forgotten)))]
     while waiting:
         try:
-            end_job(committer, waiting[-1])
+            committer.end_job(waiting[-1])
         except HaloclineError:
             forgotten.extend(waiting)
             return
@@ -120,8 +58,6 @@ def commit_reshapes(
 
     A job that is not live any more comes too late as well.
     """
-    if committer.distant is not None:
-        raise UsageError("background work is committed by the process that owns the database")
     engine, log = committer.engine, committer.log
     prepared = prepare(next(committer.ids), log.epoch, None, (), {}, 0, reshapes)
     with committer.lock:

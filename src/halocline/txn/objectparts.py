@@ -20,12 +20,11 @@ Not here: writing the files (bulk.py), the rest of the workspace (workspace.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects import JobWriter, ObjectFile
@@ -39,83 +38,45 @@ from halocline.rows.resident import resident, take
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tier import Tier
-
-NONE: Int64Array = np.zeros(0, dtype=np.int64)
-
-
-class Content(NamedTuple):
-    """What a tombstone object says."""
-
-    targets: Int64Array
-    """RowIDs of the versions that end, ascending."""
-    successors: Int64Array | None
-    """RowIDs of the versions that follow; None when the rows are deleted."""
-    changed: frozenset[int]
-    """Positions of the columns that an update wrote."""
+from halocline.txn.ends import Ends
 
 
 class Ending:
-    """One tombstone object before its commit: versions that end, and what follows.
+    """One tombstone object before its commit: its file and what it ends.
 
     What others have written is read when somebody asks for it, which often nobody does.
     """
 
-    __slots__ = ("_content", "_read", "dropped", "entry", "stale")
+    __slots__ = ("_ends", "_read", "entry", "stale")
 
     def __init__(
-        self, entry: ObjectEntry, content: Content | None, read: Callable[[], Content] | None = None
+        self, entry: ObjectEntry, ends: Ends | None, read: Callable[[], Ends] | None = None
     ) -> None:
         self.entry = entry
-        self._content, self._read = content, read
-        self.dropped = BitMap()
+        self._ends, self._read = ends, read
         self.stale = False
         """True while the file still holds a tombstone that was dropped."""
 
     @property
-    def content(self) -> Content:
-        if self._content is None:
+    def ends(self) -> Ends:
+        """The versions that end."""
+        if self._ends is None:
             assert self._read is not None
-            self._content = self._read()
-        return self._content
-
-    @property
-    def targets(self) -> Int64Array:
-        return self.content.targets
-
-    @property
-    def successors(self) -> Int64Array | None:
-        return self.content.successors
-
-    @property
-    def changed(self) -> frozenset[int]:
-        return self.content.changed
+            self._ends = self._read()
+        return self._ends
 
     def __len__(self) -> int:
         """How many versions end here."""
-        return self.entry.stats.rows - len(self.dropped)
+        return self.entry.stats.rows if self._ends is None else len(self._ends)
 
-    def find(self, rowid: int) -> int:
-        """The place of a version that ends here, -1 when there is none."""
-        place = int(self.targets.searchsorted(rowid))
-        hit = place < len(self.targets) and self.targets[place] == rowid
-        return place if hit and place not in self.dropped else -1
-
-    def drop(self, places: Sequence[int]) -> None:
+    def drop(self, places: Iterable[int]) -> None:
         """These versions do not end here after all."""
-        self.dropped.update(places)
+        self.ends.drop(places)
         self.stale = True
-
-    def kept(self) -> Int64Array:
-        """Places that were not dropped."""
-        mask = np.ones(self.entry.stats.rows, dtype=np.bool_)
-        if self.dropped:
-            mask[np.fromiter(self.dropped, np.int64, len(self.dropped))] = False
-        return np.nonzero(mask)[0]
 
     def replace(self, other: Ending) -> None:
         """The file was written again, without what was dropped."""
-        self.entry, self._content = other.entry, other.content
-        self.dropped.clear()
+        self.entry, self._ends = other.entry, other.ends
 
 
 class Origin(NamedTuple):
@@ -267,43 +228,14 @@ class ObjectParts:
 
     # What ends.
 
-    def ended(self) -> Int64Array:
-        """RowIDs that our tombstone objects end."""
-        return np.concatenate([NONE, *(one.targets[one.kept()] for one in self.endings)])
-
-    def ends(self, rowid: int) -> bool:
-        return any(one.find(rowid) >= 0 for one in self.endings)
-
-    def leave(self, rowid: int) -> frozenset[int]:
-        """Take a committed version out of its ending; returns the positions that one changed."""
-        for one in self.endings:
-            place = one.find(rowid)
-            if place >= 0:
-                one.drop([place])
-                return one.changed
-        return frozenset()
-
     def origin(self, rowid: int) -> Origin | None:
         """Whom our row succeeds; None for a row that was inserted."""
+        wanted = np.array([rowid], dtype=np.int64)
         for one in self.endings:
-            if one.successors is not None:
-                for place in np.nonzero(one.successors == rowid)[0].tolist():
-                    if place not in one.dropped:
-                        return Origin(int(one.targets[place]), one.changed)
+            place = int(one.ends.succeeded_by(wanted)[0])
+            if place >= 0:
+                return Origin(int(one.ends.rowids[place]), one.ends.changed)
         return None
-
-    def places_of(self, one: Ending, rowids: Int64Array) -> Int64Array:
-        """Where in an ending each of our rows is named as successor, -1 where it is not."""
-        places = np.full(len(rowids), -1, dtype=np.int64)
-        kept = one.kept()
-        if one.successors is None or not len(kept):
-            return places
-        after = one.successors[kept]
-        order = np.argsort(after)
-        near = np.minimum(np.searchsorted(after, rowids, sorter=order), len(after) - 1)
-        hit = after[order][near] == rowids
-        places[hit] = kept[order][near[hit]]
-        return places
 
     # Committing.
 
@@ -315,18 +247,19 @@ class ObjectParts:
             low, high = one.entry.stats.rowid_min, one.entry.stats.rowid_max
             if not any(p.start <= high and p.end > low for p in (*shape.pages, shape.active)):
                 continue
-            places = one.kept()
-            places = places[resident(shape, one.targets[places])]
+            ends = one.ends
+            places = ends.kept()
+            places = places[resident(shape, ends.rowids[places])]
             if not len(places):
                 continue
-            targets = one.targets[places]
+            targets = ends.rowids[places]
             alive = [state.deletes.find(rowid) is None for rowid in targets.tolist()]
             places, targets = places[alive], targets[alive]
             keys = state.schema.keys_of(take(shape, targets, state.schema.primary_key))
             node = Delete(state.table_id, targets, keys)
-            if one.successors is not None:
-                node.successors = one.successors[places]
-                node.changed = state.schema.ids_of(one.changed)
+            if ends.successors is not None:
+                node.successors = ends.successors[places]
+                node.changed = state.schema.ids_of(ends.changed)
             nodes.append(node)
         return nodes
 

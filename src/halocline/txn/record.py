@@ -133,7 +133,7 @@ def _inserts(changes: TableChanges, bulk_rows: int) -> list[Node]:
         nodes.append(Append(table_id, table=table, run=key_run(table, schema)))
     elif rows:
         nodes.append(Append(table_id, rows))
-    return nodes + _parts(changes, lambda part: part.targets is None)
+    return nodes + _parts(changes, lambda part: part.is_insert)
 
 
 def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
@@ -145,10 +145,9 @@ def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
         nodes.append(Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys))
     elif targets:
         nodes.append(Delete(changes.entry.id, targets, list(changes.deletes.values())))
-    swept = changes.sweep
-    if swept is not None and len(swept.targets):
-        few = len(swept.targets) <= bulk_rows
-        rowids = swept.targets.tolist() if few else swept.targets
+    if changes.sweep is not None and len(changes.sweep.ends):
+        swept = changes.sweep.ends
+        rowids = swept.rowids.tolist() if len(swept) <= bulk_rows else swept.rowids
         nodes.append(Delete(changes.entry.id, rowids, swept.keys))
     return nodes + _parts(changes, lambda part: part.table is None)
 
@@ -166,7 +165,7 @@ def _updates(changes: TableChanges, bulk_rows: int) -> list[Node]:
         else:
             rows = [changes.updates[rowid].row for rowid in targets]
             nodes.append(Update(changes.entry.id, targets, ids, rows))
-    return nodes + _parts(changes, lambda part: part.table is not None and part.targets is not None)
+    return nodes + _parts(changes, lambda part: part.table is not None and not part.is_insert)
 
 
 def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...]) -> Update:
@@ -194,17 +193,16 @@ def _parts(changes: TableChanges, wanted: Callable[[Part], bool]) -> list[Node]:
 
 def _part_node(table_id: int, part: Part, schema: Schema) -> Node:
     """A part as it is, or less the rows that were taken back."""
-    table, run, keys, targets = part.table, part.run, part.keys, part.targets
-    if part.dropped:
-        kept = part.kept()
-        table = None if table is None else table.take(kept)
-        keys = [keys[i] for i in kept] if len(keys) else keys
-        targets = None if targets is None else targets[kept]
-        run = None if table is None else key_run(table, schema)
-    if table is None:
-        assert targets is not None
-        return Delete(table_id, targets, keys)
-    if targets is None:
+    table, run, ends = part.table, part.run, part.ends
+    if part.dropped and table is not None:
+        table = table.take(part.kept())
+        run = key_run(table, schema)
+    if ends is None:
         return Append(table_id, table=table, run=run)
-    ids = schema.ids_of(part.changed)
-    return Update(table_id, targets, ids, table=table, keys=keys, run=run)
+    rowids, keys = ends.live(), ends.keys
+    if ends.dropped:
+        keys = [keys[place] for place in ends.kept()] if len(keys) else keys
+    if table is None:
+        return Delete(table_id, rowids, keys)
+    ids = schema.ids_of(ends.changed)
+    return Update(table_id, rowids, ids, table=table, keys=keys, run=run)

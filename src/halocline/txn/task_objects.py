@@ -40,14 +40,14 @@ from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.txn.blind import Blind, Mode
 from halocline.txn.bulk import SHOWN
-from halocline.txn.jobs import start_job
-from halocline.txn.objectparts import Content, Ending, ObjectParts, file_of
-from halocline.txn.taken import SortedKeys, in_objects, taken_keys
+from halocline.txn.ends import Ends
+from halocline.txn.objectparts import Ending, ObjectParts, file_of
+from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import TableChanges
 from halocline.txn.writer import Writer
 
 if TYPE_CHECKING:
-    from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +66,13 @@ class TaskFiles:
     """Of a blind job: keys to be deleted that the table has not. Joins no table."""
 
 
-def start(committer: Committer, changes: TableChanges, *, rows: int) -> JobNode:
+def start(committer: Commits, changes: TableChanges, *, rows: int) -> JobNode:
     """Log a job for tasks, with RowIDs for so many rows; it is over when the transaction is.
 
     Without a lease: the job lives in this process, so it is dead as soon as another owns the
     database, and what it wrote goes with the next GC.
     """
-    job = start_job(committer, changes.home, rows=rows)
+    job = committer.start_job(changes.home, rows=rows)
     _parts(changes).handed_in.append(job)
     return job
 
@@ -95,7 +95,7 @@ def join(
     endings = [read_ending(changes.home, entry) for entry in files.tombstone]
     if blind is None:
         # A conflict may be looked for under the lock, where no file should be read.
-        endings = [Ending(one.entry, one.content) for one in endings]
+        endings = [Ending(one.entry, one.ends) for one in endings]
     parts.add(inserts=files.data, successors=files.successor, endings=endings)
     if blind is not None:
         changes.blind = Blind(blind, parts, changed, absent=files.absent, held=files.held)
@@ -103,10 +103,10 @@ def join(
 
 def read_ending(state: TableState, entry: ObjectEntry) -> Ending:
     """A tombstone object that others have written; it is read when somebody asks what is in it."""
-    return Ending(entry, None, partial(_content, state, entry))
+    return Ending(entry, None, partial(_read_ends, state, entry))
 
 
-def _content(state: TableState, entry: ObjectEntry) -> Content:
+def _read_ends(state: TableState, entry: ObjectEntry) -> Ends:
     schema, file = state.schema, file_of(entry)
     table = state.shelf.reader.read(
         file, tombstone_schema(schema), columns=[SUCCESSOR, CHANGED], hidden=[ROWID]
@@ -114,12 +114,12 @@ def _content(state: TableState, entry: ObjectEntry) -> Content:
     targets = np.ascontiguousarray(table.column(ROWID).to_numpy())
     after = table.column(SUCCESSOR)
     if after.null_count:
-        return Content(targets, None, frozenset())
+        return Ends(targets)
     ids = set(pc.unique(pc.list_flatten(table.column(CHANGED))).to_pylist())
     changed = frozenset(at for at, column in enumerate(schema.columns) if column.id in ids)
     if len(changed) < len(ids):
         raise CorruptionError(file.path, "it names a column that the table has not")
-    return Content(targets, np.ascontiguousarray(after.to_numpy()), changed)
+    return Ends(targets, successors=np.ascontiguousarray(after.to_numpy()), changed=changed)
 
 
 def insert(changes: TableChanges, entries: Sequence[ObjectEntry], snapshot: int) -> None:
@@ -136,7 +136,7 @@ def insert(changes: TableChanges, entries: Sequence[ObjectEntry], snapshot: int)
 
 
 def upsert(
-    committer: Committer,
+    committer: Commits,
     changes: TableChanges,
     entries: Sequence[ObjectEntry],
     rest: Iterable[pa.Table],

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from halocline.catalog import CatalogTxn, TableEntry
+from halocline.catalog import TableDdl, TableEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
@@ -63,21 +63,24 @@ class Transaction:
     """True when the token was known at begin: writes then do nothing."""
     read_only = False
     waits = True
-    """Does a commit wait for the disk, and tidy up? Otherwise its caller does (node/desk.py)."""
+    """Does a commit wait for the disk, and tidy up? Otherwise its caller does, in node/."""
     _own: Single | Workspace | None = None
     _state = "open"
     _writable = True
     _seen: tuple[TableState, Any, int, Row] | None = None
     """The row that was read last."""
 
-    def __init__(self, core: Core, snapshot: int, *, read_only: bool = False) -> None:
+    def __init__(
+        self, core: Core, snapshot: int, *, read_only: bool = False, pinned: bool = True
+    ) -> None:
+        """One that has read nothing yet may pin its snapshot later, if it knows how to."""
         self._core = core
         self.snapshot = snapshot
         if read_only:
             self.read_only = True
             self._writable = False
             core.pins[-id(self)] = snapshot
-        else:
+        elif pinned:
             core.pins[id(self)] = snapshot
 
     @property
@@ -570,7 +573,7 @@ class Transaction:
             return f"did you mean {near[0]!r}?"
         return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
 
-    def _ddl(self) -> CatalogTxn:
+    def _ddl(self) -> TableDdl:
         work = self.workspace
         if work.ddl is None:
             work.ddl = self._core.begin_ddl(self.snapshot)

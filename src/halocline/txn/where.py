@@ -1,8 +1,8 @@
 """Changes by predicate: update and delete of every row that a `where=` holds for.
 
-where --matching-->  rows with their ids --few--> one by one
-                                              --many--> one part, ascending by RowID,
-                                                        or objects (endings.py)
+where --matching--> rows with their ids --few--> one by one
+                                        --many--> one part, ascending by RowID,
+                                                  or objects (bulk_ends.py)
 """
 
 from __future__ import annotations

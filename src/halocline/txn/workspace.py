@@ -6,7 +6,7 @@ A Workspace is all that the commit looks at; each of its tables is a TableChange
     dead      positions in `rows` that were deleted again
     updates   committed RowID -> the row that shall succeed it and the columns that changed
     deletes   committed RowID -> its key
-    parts     bulk changes: Arrow tables with their keys sorted, sealed when they arrive
+    parts     bulk changes in memory: rows that come, versions that end (ends.py), or both
     objects   larger ones: files that are written before the commit (objectparts.py)
 
 A key is looked up in `own` (single rows), then in the parts from the newest on, then in own
@@ -27,7 +27,7 @@ conflicts (conflict.py), bytes (record.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from halocline.catalog import CatalogTxn, ObjectEntry
+from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl
 from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
 from halocline.rows.page import Int64Array, Row
@@ -45,6 +45,7 @@ from halocline.rows.tier import Tier
 from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
+from halocline.txn.ends import Ends, kept_places
 from halocline.txn.objectparts import ObjectParts
 from halocline.txn.reads import Reads
 
@@ -70,36 +71,30 @@ class Intent:
 class Sweep(NamedTuple):
     """Every live row of L0, as a TRUNCATE found it."""
 
-    targets: Int64Array
-    keys: Sequence[Any]
+    ends: Ends
     mark: tuple[int, Tier]
     """What the table looked like then: see check.py."""
 
 
 class Part:
-    """A bulk change: inserts (no targets), updates, or deletes (no table)."""
+    """A bulk change in memory: rows that come (Arrow, with their keys sorted), versions that end,
+    or both, and then the i-th row follows the i-th version."""
 
-    __slots__ = ("_cells", "changed", "dropped", "keys", "run", "table", "targets")
+    __slots__ = ("dropped", "ends", "run", "table")
 
     def __init__(
-        self,
-        *,
-        table: pa.Table | None,
-        run: Run | None,
-        keys: Sequence[Any] = (),
-        targets: Int64Array | None = None,
-        changed: frozenset[int] = frozenset(),
+        self, *, table: pa.Table | None = None, run: Run | None = None, ends: Ends | None = None
     ) -> None:
+        assert table is not None or ends is not None, "an empty part"
         self.table = table
         self.run = run
-        self.keys = keys
-        self.targets = targets
-        self.changed = changed
-        self.dropped = BitMap()
+        self.ends = ends
+        self.dropped = BitMap() if ends is None else ends.dropped
+        """Places that were taken back."""
 
     @property
     def is_insert(self) -> bool:
-        return self.targets is None and self.table is not None
+        return self.ends is None
 
     def find(self, key: Any) -> int:
         """Offset of the key's live row in this part, -1 when it has none."""
@@ -110,6 +105,10 @@ class Part:
                 return offset
         return -1
 
+    def drop(self, places: Iterable[int]) -> None:
+        """Take these back."""
+        self.dropped.update(places)
+
     def row(self, schema: Schema, offset: int) -> Row:
         assert self.table is not None
         (row,) = schema.from_table(self.table.slice(offset, 1))
@@ -117,18 +116,16 @@ class Part:
 
     def kept(self) -> Int64Array:
         """Offsets that were not taken back."""
-        count = len(self.targets) if self.targets is not None else self._rows()
-        mask = np.ones(count, dtype=np.bool_)
-        if self.dropped:
-            mask[np.array(self.dropped, dtype=np.int64)] = False
-        return np.nonzero(mask)[0]
+        return kept_places(self._count(), self.dropped)
 
     def __len__(self) -> int:
-        count = len(self.targets) if self.targets is not None else self._rows()
-        return count - len(self.dropped)
+        return self._count() - len(self.dropped)
 
-    def _rows(self) -> int:
-        return 0 if self.table is None else int(self.table.num_rows)
+    def _count(self) -> int:
+        if self.ends is not None:
+            return len(self.ends.rowids)
+        assert self.table is not None
+        return int(self.table.num_rows)
 
 
 class TableChanges:
@@ -232,21 +229,21 @@ class TableChanges:
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """Bulk work that fails half-way, for want of room on the disk, leaves nothing behind."""
-        objects = self.objects
-        parts = [(part, part.dropped.copy()) for part in self.parts]
-        endings = [] if objects is None else [(one, one.dropped.copy()) for one in objects.endings]
-        inserts, successors = ([], []) if objects is None else (objects.inserts, objects.successors)
-        saved = list(inserts), list(successors)
+        objects, parts = self.objects, list(self.parts)
+        inserts = [] if objects is None else list(objects.inserts)
+        successors = [] if objects is None else list(objects.successors)
+        endings = [] if objects is None else list(objects.endings)
+        bitmaps = [*(part.dropped for part in parts), *(ends.dropped for ends in self.all_ends())]
+        dropped = [(bits, bits.copy()) for bits in bitmaps]
         try:
             yield
         except BaseException:
-            self.parts = [part for part, _ in parts]
-            for part, dropped in parts:
-                part.dropped = dropped
-            for one, dropped in endings:
-                one.dropped = dropped
+            self.parts = parts
+            for bits, before in dropped:
+                bits.clear()
+                bits.update(before)
             if self.objects is not None:
-                self.objects.reset(saved[0], saved[1], [one for one, _ in endings])
+                self.objects.reset(inserts, successors, endings)
             raise
 
     def reshape(self) -> Reshape | None:
@@ -273,8 +270,8 @@ class TableChanges:
             part = self.parts[place]
             offset = part.find(key)
             if offset >= 0:
-                targets = part.targets
-                row_id = _part_id(place, offset) if targets is None else int(targets[offset])
+                ends = part.ends
+                row_id = _part_id(place, offset) if ends is None else int(ends.rowids[offset])
                 return part.row(self.schema, offset), row_id
         if self.objects is not None:
             for rowid, row in self.objects.find(key):
@@ -309,7 +306,7 @@ class TableChanges:
             if part.table is not None and len(part):
                 kept = part.kept()
                 table = part.table if not part.dropped else part.table.take(kept)
-                ids = _part_id(place, 0) - kept if part.targets is None else part.targets[kept]
+                ids = _part_id(place, 0) - kept if part.ends is None else part.ends.rowids[kept]
                 found.append((table, ids))
         return found
 
@@ -336,17 +333,29 @@ class TableChanges:
             return True
         return any(part.is_insert for part in self.parts)
 
+    def all_ends(self) -> Iterator[Ends]:
+        """What is ended in bulk, in memory and by tombstone objects."""
+        yield from (part.ends for part in self.parts if part.ends is not None)
+        if self.objects is not None:
+            yield from (one.ends for one in self.objects.endings)
+
     def ends(self, rowid: int) -> bool:
         """Does this transaction end or replace this version?"""
         if rowid in self.deletes or rowid in self.updates:
             return True
+        return any(ends.find(rowid) >= 0 for ends in self.all_ends())
+
+    def leave(self, rowid: int) -> frozenset[int]:
+        """Take a version out of the bulk change that ends it; returns what that one has changed."""
         for part in self.parts:
-            if part.targets is not None:
-                place = int(part.targets.searchsorted(rowid))
-                if place < len(part.targets) and part.targets[place] == rowid:
-                    if place not in part.dropped:
-                        return True
-        return self.objects is not None and self.objects.ends(rowid)
+            if part.ends is not None and (place := part.ends.find(rowid)) >= 0:
+                part.drop([place])
+                return part.ends.changed
+        for one in () if self.objects is None else self.objects.endings:
+            if (place := one.ends.find(rowid)) >= 0:
+                one.drop([place])
+                return one.ends.changed
+        return frozenset()
 
     def inserted_keys(self) -> list[Any]:
         """Keys of rows that were inserted one by one and are still wanted."""
@@ -363,9 +372,7 @@ class TableChanges:
         """RowIDs that this transaction ends or replaces, ascending: committed ones, and those of
         rows in own objects."""
         singles = np.array([*self.updates, *self.deletes], dtype=np.int64)
-        bulks = [part.targets[part.kept()] for part in self.parts if part.targets is not None]
-        if self.objects is not None:
-            bulks.append(self.objects.ended())
+        bulks = [ends.live() for ends in self.all_ends()]
         return np.sort(np.concatenate([singles, *bulks]))
 
 
@@ -396,7 +403,7 @@ class Workspace:
         """Changes by the names that the caller has used."""
         self.created: dict[int, TableState] = {}
         self.dropped: frozenset[int] = frozenset()
-        self.ddl: CatalogTxn | None = None
+        self.ddl: TableDdl | None = None
         self.reads: dict[int, Reads] | None = None
         """What was read, by table, if that is to be checked."""
         self.token: Token | None = None
@@ -416,6 +423,12 @@ class Workspace:
     def asks_catalog(self) -> bool:
         """Must names be looked up through the catalog's part of the transaction?"""
         return self.ddl is not None or self.reads is not None
+
+    @property
+    def own_ddl(self) -> CatalogTxn | None:
+        """The catalog's part of the transaction, of one that is committed in this process."""
+        assert self.ddl is None or isinstance(self.ddl, CatalogTxn)
+        return self.ddl
 
     def table(self, state: TableState) -> TableChanges:
         """The changes of a table."""

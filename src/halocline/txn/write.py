@@ -22,9 +22,9 @@ from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
 from halocline.rows.page import Int64Array, Row
 from halocline.schema import convert
-from halocline.txn import bulk, endings
+from halocline.txn import bulk, bulk_ends
 from halocline.txn.core import Core
-from halocline.txn.taken import SortedKeys, taken_keys
+from halocline.txn.taken_keys import SortedKeys, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 
 
@@ -224,13 +224,13 @@ def add_update_part(
             table = table.set_column(position, schema.arrow.field(position), values.column(name))
     changed = frozenset(positions) - frozenset(schema.key_positions)
     with changes.all_or_nothing():
-        endings.update(core.writing, changes, table, targets, changed)
+        bulk_ends.update(core.writing, changes, table, targets, changed)
 
 
 def add_delete_part(core: Core, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
     """Many visible rows, ascending by RowID, end."""
     with changes.all_or_nothing():
-        endings.delete(core.writing, changes, rows, targets)
+        bulk_ends.delete(core.writing, changes, rows, targets)
 
 
 def update_key(changes: TableChanges, key: Any, values: dict[int, Any], snapshot: int) -> None:
@@ -301,14 +301,14 @@ def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set
     """Put a new row in the place of a visible one with the same key."""
     if (in_part := changes.part_of(row_id)) is not None:
         part, offset = in_part
-        part.dropped.add(offset)
+        part.drop([offset])
         changes.insert(key, row)
     elif row_id < 0:
         changes.replace_local(-row_id - 1, key, row)
     elif changes.objects is not None and changes.objects.owns(row_id):
         _replace_own(changes, row_id, key, row, changed)
     else:
-        changes.update(row_id, key, row, changed | _leave_part(changes, row_id))
+        changes.update(row_id, key, row, changed | changes.leave(row_id))
 
 
 def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
@@ -319,7 +319,7 @@ def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed
     if origin is None:
         changes.insert(key, row)
     else:
-        changes.objects.leave(origin.target)
+        changes.leave(origin.target)
         changes.update(origin.target, key, row, changed | origin.changed)
 
 
@@ -327,7 +327,7 @@ def remove(changes: TableChanges, row_id: int, key: Any) -> None:
     """End a visible row."""
     if (in_part := changes.part_of(row_id)) is not None:
         part, offset = in_part
-        part.dropped.add(offset)
+        part.drop([offset])
         if key is not None:
             changes.own[key] = (None, 0)
     elif row_id < 0:
@@ -336,9 +336,9 @@ def remove(changes: TableChanges, row_id: int, key: Any) -> None:
         if changes.objects is not None and changes.objects.owns(row_id):
             origin = changes.objects.origin(row_id)
             if origin is not None:
-                changes.objects.leave(origin.target)
+                changes.leave(origin.target)
                 changes.delete(origin.target, key)
-        _leave_part(changes, row_id)
+        changes.leave(row_id)
         changes.delete(row_id, key)
 
 
@@ -400,18 +400,6 @@ def _at_row(place: int, count: int) -> Iterator[None]:
 def _need_key(changes: TableChanges) -> None:
     if not changes.schema.primary_key:
         raise UsageError(f"table {changes.entry.name!r} has no primary key: upsert needs one")
-
-
-def _leave_part(changes: TableChanges, rowid: int) -> set[int]:
-    """Take a target out of the bulk part that updates it; returns what that part changed."""
-    for part in changes.parts:
-        if part.targets is not None:
-            place = int(part.targets.searchsorted(rowid))
-            hit = place < len(part.targets) and part.targets[place] == rowid
-            if hit and place not in part.dropped:
-                part.dropped.add(place)
-                return set(part.changed)
-    return set() if changes.objects is None else set(changes.objects.leave(rowid))
 
 
 def _repeated(keys: Sequence[Any]) -> list[Any]:

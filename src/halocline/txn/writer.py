@@ -29,12 +29,12 @@ from halocline.objects.columns import ROWID
 from halocline.objects.jobwriter import EncodedObject, tombstone_table, with_rowids
 from halocline.objects.order import Int64Array, Ordered, cuts
 from halocline.rows.reshape import new_entry
-from halocline.txn.jobs import start_job
-from halocline.txn.objectparts import Content, Ending, ObjectParts
+from halocline.txn.ends import Ends
+from halocline.txn.objectparts import Ending, ObjectParts
 from halocline.txn.workspace import TableChanges
 
 if TYPE_CHECKING:
-    from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
 
 THREADS: Final = 2
 Task = Callable[[], EncodedObject]
@@ -44,7 +44,7 @@ class Writer:
     """Writes the objects of one call of one transaction, in the order they are given."""
 
     def __init__(
-        self, committer: Committer, changes: TableChanges, *, threads: int = THREADS
+        self, committer: Commits, changes: TableChanges, *, threads: int = THREADS
     ) -> None:
         if changes.objects is None:
             changes.objects = ObjectParts(changes.home)
@@ -80,7 +80,7 @@ class Writer:
         if parts.job is not None and not rows:
             return 0
         known = 0 if parts.job is None else parts.job.job_id
-        parts.job = start_job(self._committer, parts.state, rows=rows, job_id=known)
+        parts.job = self._committer.start_job(parts.state, rows=rows, job_id=known)
         return parts.job.first_rowid
 
     def rows(self, table: pa.Table, order: Int64Array | None) -> int:
@@ -107,7 +107,7 @@ class Writer:
         self.drain()
         targets = [np.ascontiguousarray(part.column(ROWID).to_numpy()) for part in parts]
         return [
-            Ending(entry, Content(ended, following, changed))
+            Ending(entry, Ends(ended, successors=following, changed=changed))
             for entry, ended, following in zip(self.entries[done:], targets, after, strict=True)
         ]
 

@@ -17,7 +17,7 @@ from halocline.objects.shelf import object_key
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.tier import Tier
 from halocline.store.faulty import FaultyFiles
-from halocline.txn.jobs import commit_reshapes, start_job
+from halocline.txn.jobs import commit_reshapes
 from tests.unit.objects.files import write_data, write_tombstones
 from tests.unit.read.moving import (
     TINY,
@@ -71,7 +71,7 @@ def swap(db: Any, entry: Any, changed: Any) -> None:
 def commit(db: Any, make: Callable[[str], Any], *, moved: bool = False) -> Any:
     """A file of somebody who knows no rules."""
     state, committer = state_of(db, "t"), committer_of(db)
-    job = start_job(committer, state)
+    job = committer.start_job(state)
     key = object_key(state.table_id, job.job_id, 0)
     entry = new_entry(ObjectFile(key, make(key)), moved=moved)
     assert commit_reshapes(
@@ -274,7 +274,7 @@ def test_damaged_files_of_checkpoints_are_listed(db: Any, damage: str) -> None:
     db.checkpoint()
     bulk_insert(db, "t", [{"id": 5000, "text": "new"}])
     db.checkpoint()
-    engine, store = db._core.engine, objects_of(db)
+    engine, store = db.core.engine, objects_of(db)
     assert db.check() == []
     roots = {node.key for node in engine.checkpoints}
     lists = engine.kept_files - roots

@@ -13,6 +13,7 @@ import halocline
 from halocline import Database, UsageError
 from halocline.clock import ManualClock
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 from tests.unit.read.moving import TINY, bulk_delete, flush, let_go, move, state_of
 
 CALM = replace(TINY, move_age_s=10**6)
@@ -215,8 +216,8 @@ def test_a_reader_may_ask(tmp_path: Path) -> None:
 def test_errors_of_the_background_are_told() -> None:
     options = replace(TINY, background=True, move_rows=10**6)
     with Database(FaultyFiles(), "memory", options=options) as db:
-        assert db._merging is not None
-        step = db._merging.steps[0]
+        assert maintenance_of(db).merging is not None
+        step = maintenance_of(db).merging.steps[0]
         step.error = OSError("no space")
         step.again_at = float("inf")
         assert db.health().troubles == {"compact": "OSError: no space"}

@@ -221,7 +221,7 @@ def test_files_are_those_of_the_snapshot_and_plain_parquet(db: Database) -> None
 
 
 def test_a_stream_holds_its_snapshot(db: Database) -> None:
-    core = db._core
+    core = db.core
 
     def open_one(number: int) -> Any:
         if number == 0:
@@ -273,9 +273,9 @@ class _Capsule:
 def test_sql_without_at_is_a_reader(db: Database) -> None:
     assert db.sql("select count(*) as c from t").to_pylist() == [{"c": 42}]
     seen: list[int] = []
-    real = dict(db._core.pins)
+    real = dict(db.core.pins)
     reader = db.sql("select 1 from t", stream=True)
-    seen.extend(key for key in db._core.pins if key not in real)
+    seen.extend(key for key in db.core.pins if key not in real)
     assert seen
     assert all(key < 0 for key in seen)
     del reader

@@ -23,6 +23,7 @@ from halocline.rows import EngineState, TableState
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 from tests.unit.read import moving as by_hand
 
 TINY = Options(
@@ -68,7 +69,7 @@ class Life:
 
     @property
     def engine(self) -> EngineState:
-        return self.db._core.engine
+        return self.db.core.engine
 
     def step(self) -> str:
         """One operation; returns its name."""
@@ -173,8 +174,8 @@ class Life:
             self.db.snapshot(f"s{self.count}_{len(self.steps)}")
 
     def checkpoint(self) -> None:
-        assert self.db._checkpoints is not None
-        self.db._checkpoints.run(everything=False)
+        assert maintenance_of(self.db).checkpoints is not None
+        maintenance_of(self.db).checkpoints.run(everything=False)
 
     def reopen(self) -> None:
         if self.chance.random() < 0.5:

@@ -16,7 +16,6 @@ from halocline.objects.shelf import object_key
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.store.faulty import FaultyFiles
-from halocline.txn.jobs import start_job
 from tests.unit.read.moving import TINY, committer_of, state_of
 
 HOUR = 3600
@@ -75,14 +74,14 @@ class World:
 
     def referenced(self) -> list[str]:
         """What tables and checkpoints refer to."""
-        engine = self.db._core.engine
+        engine = self.db.core.engine
         tiers = [state.shape.tier for state in engine.tables.values()]
         return sorted({*(e.key for tier in tiers for e in tier.by_id.values()), *engine.kept_files})
 
     def job(self, *, lease_us: int = 0, files: int = 1, table: str = "t") -> JobNode:
         """A writer that has put some files into the store and has not committed."""
         state = self.state(table)
-        job = start_job(committer_of(self.db), state, lease_us=lease_us)
+        job = committer_of(self.db).start_job(state, lease_us=lease_us)
         for number in range(files):
             self.files.objects.put(object_key(state.table_id, job.job_id, number), b"half done")
         return job

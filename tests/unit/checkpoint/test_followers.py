@@ -36,7 +36,7 @@ def test_n05_a_follower_begins_with_the_newest_checkpoint() -> None:
     assert reader.table("t").count() == rows
     reads = {op.path for op in files.operations[done:] if op.kind == "read"}
     assert nodes(files)[0].key in reads
-    state = next(iter(reader._core.engine.tables.values()))
+    state = next(iter(reader.core.engine.tables.values()))
     assert sum(count for _, count in state.pages()) < 40, "the rest it found in objects"
     fill(db, "t", 20_000, 3)
     assert reader.table("t").count() == rows + 3
@@ -50,11 +50,11 @@ def test_n02_a_follower_that_was_left_behind_begins_again() -> None:
     fill(db, "t", 0, 5)
     reader = follow(files)
     assert reader.table("t").count() == 5
-    first = reader._core.engine
+    first = reader.core.engine
     advance(db, files, 100)
     rows = db.table("t").count()
     assert reader.table("t").count() == rows
-    assert reader._core.engine is not first
+    assert reader.core.engine is not first
     fill(db, "t", 50_000, 2)
     assert reader.table("t").count() == rows + 2
     assert reader.visible_ts == db.visible_ts

@@ -130,7 +130,7 @@ def _verify(life: Life, files: FaultyFiles, what: str) -> None:
 
 def _check_files(db: Database, what: str) -> None:
     """Whatever a reader may be sent to is there, byte for byte."""
-    engine = db._core.engine
+    engine = db.core.engine
     for state in engine.tables.values():
         for entry in state.shape.tier.by_id.values():
             if entry.deleted_at > engine.bound and state.dropped_at > engine.bound:

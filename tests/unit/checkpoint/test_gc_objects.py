@@ -11,7 +11,8 @@ import pytest
 import halocline as hc
 from halocline.objects.shelf import object_id, object_key
 from halocline.rows.reshape import Reshape
-from halocline.txn.jobs import commit_reshapes, end_job
+from halocline.txn.jobs import commit_reshapes
+from tests.roles import maintenance_of
 from tests.unit.checkpoint.rig import HOUR, World, rows, seen
 from tests.unit.read.moving import TINY, bulk_insert, committer_of, flush, let_go, merge, move
 from tests.unit.read.moving import truncate as truncate_table
@@ -204,7 +205,7 @@ def test_files_of_a_live_job_stay_and_those_of_a_dead_one_go() -> None:
     report = world.db.gc()
     assert report.files == 0
     assert any("their jobs are running" in one.reason and "5" in one.what for one in report.kept)
-    end_job(committer_of(world.db), dead)
+    committer_of(world.db).end_job(dead)
     report = world.db.gc()
     assert report.files == 3
     assert report.bytes_freed == 3 * len(b"half done")
@@ -237,7 +238,7 @@ def test_a_lease_keeps_files_over_a_restart_until_it_ends() -> None:
     for crash in (None, 0):
         world.reopen(crash=crash)
         assert world.db.gc().files == 0
-        assert job.job_id in world.db._core.engine.jobs
+        assert job.job_id in world.db.core.engine.jobs
     world.clock.advance(HOUR + 1)
     assert world.db.gc().files == 1
     # It cannot commit any more, not even after the power was lost.
@@ -294,7 +295,7 @@ def test_what_a_killed_writer_left_half_written_goes(tmp_path: Path) -> None:
         db.create_table("t", {"id": int, "v": int}, primary_key="id")
         bulk_insert(db, "t", [{"id": 1, "v": 1}])
         (kept,) = (path / "objects").rglob("*.parquet")
-        job = db._core.engine.last_job_id
+        job = db.core.engine.last_job_id
         (kept.parent / f"{kept.name}.tmp").write_bytes(b"again?")
         (kept.parent / f"{job}-7.parquet.tmp").write_bytes(b"half")
         (kept.parent / "strange.tmp").write_bytes(b"whose?")
@@ -309,9 +310,9 @@ def test_files_that_checkpoints_refer_to_are_kept() -> None:
     world = World()
     job = world.job()
     (key,) = world.stored()
-    engine = world.db._core.engine
+    engine = world.db.core.engine
     engine.kept_files = {key}
-    end_job(committer_of(world.db), job)
+    committer_of(world.db).end_job(job)
     assert world.db.gc().files == 0
     engine.kept_files = set()
     assert world.db.gc().files == 1
@@ -331,7 +332,7 @@ def test_a_step_is_rare_and_does_nothing_when_nothing_is_old() -> None:
     _churn(world, 1)
     _churn(world, 2)
     world.job()
-    collector = world.db._collector
+    collector = maintenance_of(world.db).collector
     assert collector is not None
     first = collector.step()
     assert first is not None, "the first look after opening lists the store"

@@ -316,7 +316,7 @@ def test_a_reader_that_comes_after_gc_knows_nothing_of_what_went() -> None:
             world.db.close()
         with world.open(read_only=True) as reader:
             assert not reader.check()
-            engine = reader._core.engine
+            engine = reader.core.engine
             entries = [e for s in engine.tables.values() for e in s.shape.tier.by_id.values()]
             assert sorted(entry.key for entry in entries) == world.referenced()
             assert [state.entry.name for state in engine.tables.values()] == ["t"]
@@ -368,7 +368,7 @@ def test_a_reader_that_pins_just_before_the_floor_rises_keeps_its_rows() -> None
     assert report.files == 0
     files = len(world.stored())
     for _ in range(2):
-        assert world.db._core.oldest_needed() == old
+        assert world.db.core.oldest_needed() == old
         assert rows(txn) == dict.fromkeys(range(20), 1)
         with pytest.raises(hc.SnapshotExpiredError):
             reader.begin(at=old)
@@ -402,12 +402,12 @@ def test_a_reader_that_pins_too_late_finds_out() -> None:
     world = World(retention=0)
     world.put(dict.fromkeys(range(20), 1))
     reader = world.open(read_only=True)
-    old = reader._core.pins
+    old = reader.core.pins
     assert isinstance(old, Pins)
     old.close()
     pins = LatePins(PinFile(world.files, world.clock, 7))
     with pins.everything():
-        reader._core.pins = pins
+        reader.core.pins = pins
 
     def pass_by() -> None:
         world.put(dict.fromkeys(range(20), 2))
@@ -434,7 +434,7 @@ def test_a_local_reader_that_pins_just_before_the_floor_rises_keeps_its_rows() -
     world.old(1)
     world.put({1: 3})
     held: list[Any] = []
-    taken = world.db._core.committer
+    taken = world.db.core.committer
     assert taken is not None
 
     # While the floor is synced it is in memory already: who comes now is told.
@@ -492,8 +492,8 @@ def test_a_reader_without_permission_to_pin_gets_an_expired_snapshot(tmp_path: P
     let_go(db, "t")
     (path / "pins").unlink()
     assert db.gc().files > 0
-    reader._core.engine.shelf.index.clear()
-    reader._core.engine.shelf.data.clear()
+    reader.core.engine.shelf.index.clear()
+    reader.core.engine.shelf.data.clear()
     for read in (
         lambda: rows(txn, range(40)),
         lambda: txn.get("t", 1),
@@ -510,8 +510,8 @@ def test_a_reader_without_permission_to_pin_gets_an_expired_snapshot(tmp_path: P
     # A file that is missing for no good reason is still damage.
     for file in (path / "objects").rglob("*.parquet"):
         file.unlink()
-    reader._core.engine.shelf.index.clear()
-    reader._core.engine.shelf.data.clear()
+    reader.core.engine.shelf.index.clear()
+    reader.core.engine.shelf.data.clear()
     with pytest.raises(hc.CorruptionError, match="missing"):
         seen(reader)
     reader.close()

@@ -18,6 +18,7 @@ from halocline.log import AC, COMMITS, decode_record, read_log
 from halocline.log.names import log_numbers, path_of
 from halocline.rows.system import CheckpointNode
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 from tests.unit.checkpoint.history import TINY, Life, open_on, reading, shelf_on
 from tests.unit.checkpoint.test_run import fill, make, shop
 
@@ -73,11 +74,11 @@ def test_the_checkpoint_before_stands_in_for_a_damaged_one(damage: Damage, part:
     key = newest.key if part == "root" else lists_of(files, newest)[0]
     damage(files, key)
     db = opens(files, rows)
-    kept = db._core.engine.checkpoints
+    kept = db.core.engine.checkpoints
     assert [node.key for node in kept] == [before.key], "what is damaged is no checkpoint"
     fill(db, "t", 2000, 5)
     db.checkpoint()
-    assert [node.key for node in db._core.engine.checkpoints][1] == before.key
+    assert [node.key for node in db.core.engine.checkpoints][1] == before.key
     db.gc()
     db.close()
     opens(files, rows + 5).close()
@@ -103,7 +104,7 @@ def test_the_whole_log_stands_in_for_the_first_checkpoint() -> None:
     (newest,) = nodes(files)
     flip(files, newest.key)
     db = opens(files, rows)
-    assert db._core.engine.checkpoints == ()
+    assert db.core.engine.checkpoints == ()
     db.checkpoint()
     fill(db, "t", 2000, 3)
     db.checkpoint()
@@ -230,12 +231,12 @@ def test_n03_a_loaded_checkpoint_stands_for_everything_up_to_its_timestamp() -> 
     with db.begin(token="once") as txn:
         txn.insert("t", {"id": 99, "text": "token"})
     report = db.checkpoint()
-    replay = load(db._core.engine.checkpoints[0], TINY, shelf_on(files))
+    replay = load(db.core.engine.checkpoints[0], TINY, shelf_on(files))
     engine = replay.engine
     assert (engine.last_ts, engine.floor) == (report.ts, db.floor)
-    assert engine.tokens.find("once") == db._core.engine.tokens.find("once")
+    assert engine.tokens.find("once") == db.core.engine.tokens.find("once")
     assert [entry.name for entry in engine.catalog.tables(report.ts)] == ["t"]
-    assert list(engine.times.stamps) == list(db._core.engine.times.stamps)
+    assert list(engine.times.stamps) == list(db.core.engine.times.stamps)
     db.close()
 
 
@@ -243,7 +244,7 @@ def test_w17_replay_skips_exactly_what_the_checkpoint_has() -> None:
     """E1 to E4 and E6 to E8 are covered, of E5 the part of one table: nothing else is redone."""
     db, files = shop()
     db.create_table("u", {"id": int, "text": str}, primary_key="id")
-    checkpoints = db._checkpoints
+    checkpoints = maintenance_of(db).checkpoints
     assert checkpoints is not None
     checkpoints.flush = None
     fill(db, "t", 0, 4)
@@ -310,14 +311,14 @@ def test_r08_an_object_that_the_tail_has_ended_is_left_to_older_snapshots() -> N
     fill(db, "t", 20, 20)
     db.checkpoint()
     before = db.visible_ts
-    listed = set(next(iter(db._core.engine.tables.values())).shape.tier.by_id)
+    listed = set(next(iter(db.core.engine.tables.values())).shape.tier.by_id)
     with db.begin() as txn:
         txn.truncate("t")
     with db.begin() as txn:
         txn.insert("t", {"id": 1, "text": "new"})
     image = files.crash_image(none=True)
     with make(image) as again:
-        tier = next(iter(again._core.engine.tables.values())).shape.tier
+        tier = next(iter(again.core.engine.tables.values())).shape.tier
         assert listed <= set(tier.by_id), "the checkpoint lists them"
         assert not {entry.id for entry in tier.current()} & listed, "the tail has ended them"
         assert again.begin().scan("t").to_pylist() == [{"id": 1, "text": "new"}]
@@ -329,7 +330,7 @@ def test_r08_an_object_that_the_tail_has_ended_is_left_to_older_snapshots() -> N
 def test_c10_ddl_that_a_checkpoint_holds_is_not_applied_again() -> None:
     """Though its records are still in the log that is read, because another table needs it."""
     db, files = shop()
-    checkpoints = db._checkpoints
+    checkpoints = maintenance_of(db).checkpoints
     assert checkpoints is not None
     checkpoints.flush = None
     fill(db, "t", 0, 3)
@@ -350,6 +351,6 @@ def test_c10_ddl_that_a_checkpoint_holds_is_not_applied_again() -> None:
         with again.begin(at=between) as txn:
             assert txn.tables() == ["made0", "made2", "made3", "t"]
             assert txn.scan("made2").schema.names == ["id"]
-        ids = [entry.id for entry in again._core.engine.catalog.tables(again.visible_ts)]
+        ids = [entry.id for entry in again.core.engine.catalog.tables(again.visible_ts)]
         assert sorted(ids) == [1, 2, 5, 6], "no id is issued twice"
     db.close()

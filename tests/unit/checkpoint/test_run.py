@@ -13,6 +13,7 @@ from halocline.checkpoint.pointer import read_pointer
 from halocline.log import CKP, read_log
 from halocline.log.names import log_numbers
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 from tests.unit.checkpoint.history import TINY, open_on
 
 
@@ -51,7 +52,7 @@ def test_w16_a_checkpoint_replaces_what_stands_before_it() -> None:
     assert log.checkpoint.type == CKP
     with make(files) as again:
         assert again.table("t").count() == 23
-        state = next(iter(again._core.engine.tables.values()))
+        state = next(iter(again.core.engine.tables.values()))
         assert sum(count for _, count in state.pages()) == 3, "the rest is in objects"
         assert not again.check()
 
@@ -67,7 +68,7 @@ def test_r06_r07_object_lists_are_written_anew_only_for_tables_that_changed() ->
     report = db.checkpoint()
     assert (report.files, report.flushed) == (2, 1)
     assert db.checkpoint().files == 1, "nothing changed: only the root"
-    newest = db._core.engine.checkpoints[0]
+    newest = db.core.engine.checkpoints[0]
     lists = {t.table_id: t.objects for t in read_root(files.objects, newest).tables}
     assert [ref is None for ref in lists.values()] == [False, False, True]
     db.close()
@@ -82,12 +83,12 @@ def test_n02_the_newest_two_are_kept_newest_first() -> None:
     for number in range(4):
         fill(db, "t", 100 * number, 5)
         stamps.insert(0, db.checkpoint().ts)
-        kept = db._core.engine.checkpoints
+        kept = db.core.engine.checkpoints
         assert [node.ts for node in kept] == stamps[:2]
         assert read_pointer(files).checkpoints == kept
-        assert set(checkpoint_keys(files)) == db._core.engine.kept_files
+        assert set(checkpoint_keys(files)) == db.core.engine.kept_files
     db.gc()
-    assert set(checkpoint_keys(files)) == db._core.engine.kept_files, "GC takes none of them"
+    assert set(checkpoint_keys(files)) == db.core.engine.kept_files, "GC takes none of them"
     assert not db.check()
     db.close()
 
@@ -99,7 +100,7 @@ def test_w19_w23_log_files_go_when_every_table_has_flushed() -> None:
     assert len(first) > 1
     assert db.checkpoint().log_files == 0, "one checkpoint: the whole log stands in for it"
     fill(db, "t", 100, 40)
-    middle = db._core.engine.checkpoints[0].start_file
+    middle = db.core.engine.checkpoints[0].start_file
     report = db.checkpoint()
     assert report.log_files == middle - 1 > 0
     assert log_numbers(files)[0] == middle
@@ -116,7 +117,7 @@ def test_w19_h05_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_
     db, files = shop()
     db.create_table("late", {"id": int, "text": str}, primary_key="id")
     fill(db, "late", 0, 2)
-    checkpoints = db._checkpoints
+    checkpoints = maintenance_of(db).checkpoints
     assert checkpoints is not None
     mover, checkpoints.flush = checkpoints.flush, None
     for number in range(4):
@@ -127,7 +128,7 @@ def test_w19_h05_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_
     image = files.crash_image(all=True)
     with make(image) as again:
         assert again.table("late").count() == 2
-        state = again._core.engine.tables[1]
+        state = again.core.engine.tables[1]
         assert not state.pages(), "rows of t in that log are skipped by their bound"
         assert not again.check()
     checkpoints.flush = mover
@@ -138,7 +139,7 @@ def test_w19_h05_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_
 
 def test_the_background_flushes_only_who_holds_log_from_before_the_newest_checkpoint() -> None:
     db, _ = shop()
-    checkpoints = db._checkpoints
+    checkpoints = maintenance_of(db).checkpoints
     assert checkpoints is not None
     db.create_table("other", {"id": int, "text": str}, primary_key="id")
     fill(db, "t", 0, 3)
@@ -167,7 +168,7 @@ def test_a_dropped_table_that_old_snapshots_see_is_flushed_too() -> None:
 
 def test_one_is_due_after_so_many_bytes_of_log() -> None:
     db, files = shop(checkpoint_log_bytes=20_000)
-    checkpoints = db._checkpoints
+    checkpoints = maintenance_of(db).checkpoints
     assert checkpoints is not None
     assert not checkpoints.due()
     checkpoints.step()
@@ -188,7 +189,7 @@ def test_the_background_makes_them() -> None:
     while log_numbers(files)[0] == 1:
         fill(db, "t", key, 10)
         key += 10
-        db._clock.sleep(0.01)
+        db._setting.clock.sleep(0.01)
         assert key < 20_000, "the log is never truncated"
     assert db.table("t").count() == key
     assert not db.check()
@@ -226,8 +227,8 @@ def test_closing_after_many_commits_spares_the_next_opening() -> None:
         fill(db, "t", 100, 30)
     assert checkpoint_keys(files)
     with make(files) as db:
-        assert db._checkpoints is not None
-        assert db._checkpoints.tail_bytes() < 1000
+        assert maintenance_of(db).checkpoints is not None
+        assert maintenance_of(db).checkpoints.tail_bytes() < 1000
         assert db.table("t").count() == 40
 
 
@@ -254,13 +255,13 @@ def test_a_full_disk_fails_the_checkpoint_and_nothing_else(step: int) -> None:
     with pytest.raises(UnavailableError):
         db.checkpoint()
     files.clear()
-    assert not db._core.engine.jobs
-    assert [node.ts for node in db._core.engine.checkpoints] == [before.ts]
+    assert not db.core.engine.jobs
+    assert [node.ts for node in db.core.engine.checkpoints] == [before.ts]
     fill(db, "t", 200, 5)
     assert db.checkpoint().ts > before.ts
     assert db.table("t").count() == 25
     db.gc()
-    assert set(checkpoint_keys(files)) == db._core.engine.kept_files
+    assert set(checkpoint_keys(files)) == db.core.engine.kept_files
     assert not db.check()
     db.close()
 

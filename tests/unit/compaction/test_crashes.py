@@ -14,6 +14,7 @@ import pytest
 
 from halocline import Database, HaloclineError, UnavailableError
 from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.roles import owner_of
 from tests.unit.compaction.test_run import Rows, drop, overlapping, rows_at, settle
 from tests.unit.read.moving import TINY
 
@@ -50,7 +51,7 @@ class Life:
             self.verify(db, what)
             db.gc()
             listed = files.objects.list()
-            states = db._core.engine.tables.values()
+            states = db.core.engine.tables.values()
             known = [e.key for state in states for e in state.shape.tier.by_id.values()]
             assert listed == sorted(known), f"{what}: nothing that nobody refers to is left"
             assert rows_at(db) == self.history[max(self.history)], what
@@ -90,7 +91,7 @@ def test_an_error_at_any_operation_leaves_a_database_that_goes_on() -> None:
             life.db.compact()
         except UnavailableError:
             refused += 1
-        if life.db._log.failed is not None:
+        if owner_of(life.db).log.failed is not None:
             with suppress(UnavailableError):  # A failed sync: only opening again tells.
                 life.db.close()
             life.verify_image(life.files.crash_image(all=True), what)

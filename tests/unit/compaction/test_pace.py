@@ -15,6 +15,7 @@ from halocline.clock import ManualClock
 from halocline.compaction.pace import LOOK_S, Pace
 from halocline.database.maintenance import _living
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 from tests.unit.compaction.test_run import Before, current, drop, overlapping, rows_at, settle
 from tests.unit.read.moving import TINY, state_of
 
@@ -27,7 +28,7 @@ class Paced:
         self.db: Any = Database(FaultyFiles(), "memory", options=TINY, clock=self.clock)
         self.db.create_table("t", {"id": int, "n": int}, primary_key="id")
         self.plans = 0
-        compactor = self.db._compactor
+        compactor = maintenance_of(self.db).compactor
         step = compactor.step
 
         def counted(state: Any) -> bool:
@@ -35,7 +36,7 @@ class Paced:
             return bool(step(state))
 
         compactor.step = counted
-        self.pace = Pace(compactor, lambda: _living(self.db._core), self.clock)
+        self.pace = Pace(compactor, lambda: _living(self.db.core), self.clock)
 
     def later(self, seconds: float = LOOK_S) -> bool:
         self.clock.advance(seconds)
@@ -119,7 +120,7 @@ def test_closing_breaks_a_rewrite_off() -> None:
     def wait() -> None:
         inside.set()
         assert closing.wait(30)
-        db._compactor.stop()
+        maintenance_of(db).compactor.stop()
 
     Before(db, wait)
 

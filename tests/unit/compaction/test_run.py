@@ -247,7 +247,7 @@ def test_a_truncate_beside_it_wins_and_nothing_fails(db: Any) -> None:
     assert current(db) == []
     assert rows_at(db) == {}
     assert rows_at(db, before) == model
-    assert not db._core.engine.jobs, "the job that lost is over"
+    assert not db.core.engine.jobs, "the job that lost is over"
 
 
 def test_a_dropped_table_beside_it_wins_too(db: Any) -> None:
@@ -255,7 +255,7 @@ def test_a_dropped_table_beside_it_wins_too(db: Any) -> None:
     Before(db, lambda: db.drop_table("t"))
     db.compact("t")
     assert db.tables() == []
-    assert not db._core.engine.jobs
+    assert not db.core.engine.jobs
 
 
 def test_two_compactions_never_take_the_same_objects(db: Any) -> None:
@@ -305,7 +305,7 @@ def test_a_store_that_refuses_is_unavailable_and_changes_nothing(db: Any) -> Non
         db.compact()
     assert caught.value.outcome == "not_committed"
     assert current(db) == entries
-    assert not db._core.engine.jobs
+    assert not db.core.engine.jobs
     assert rows_at(db) == model
     assert db.compact().groups, "with room again it goes on"
 

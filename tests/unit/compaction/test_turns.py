@@ -7,6 +7,7 @@ from threading import Thread
 
 import halocline as hc
 from halocline import Options
+from tests.roles import maintenance_of
 
 
 def test_a_call_waits_for_a_group_that_the_background_has_begun(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_a_call_waits_for_a_group_that_the_background_has_begun(tmp_path: Path) 
             with db.begin() as txn:
                 txn.insert("t", [{"id": part + 8 * number} for number in range(8)])
             db.flush("t")
-        compactor = db._compactor
+        compactor = maintenance_of(db).compactor
         assert compactor is not None
         with compactor._turn:  # as the background holds it while it rewrites a group
             stepped: list[bool] = []

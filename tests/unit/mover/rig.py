@@ -40,7 +40,7 @@ class Shop:
 
     @property
     def state(self) -> TableState:
-        state: TableState = self.db._core.state_of("t", self.db.visible_ts)
+        state: TableState = self.db.core.state_of("t", self.db.visible_ts)
         return state
 
     def commit(self, change: Callable[[Any, dict[int, Row]], None]) -> int:

@@ -20,6 +20,7 @@ from halocline import Database
 from halocline.clock import ManualClock
 from halocline.mover.background import PAUSE_S_MAX, Background
 from halocline.store.faulty import FaultyFiles
+from tests.roles import maintenance_of
 
 PATIENCE_S = 30.0
 
@@ -129,8 +130,8 @@ def test_close_ends_the_thread_and_waits_for_what_runs(tmp_path: Path) -> None:
         entered.set()
         leave.wait(PATIENCE_S)
 
-    db._background.add("slow", slow)
-    db._background.wake()
+    maintenance_of(db).background.add("slow", slow)
+    maintenance_of(db).background.wake()
     assert entered.wait(PATIENCE_S)
     closing = threading.Thread(target=db.close)
     closing.start()
@@ -186,23 +187,23 @@ def test_a_full_disk_is_reported_and_the_rows_move_when_there_is_room() -> None:
     files, clock = FaultyFiles(), ManualClock()
     options = hc.Options(page_rows=4, object_rows=16, row_group_rows=8, move_rows=4)
     db: Any = Database(files, "full", options=options, clock=clock)
-    db._background.stop()  # this test runs its steps by hand
-    db._background._stopping.hush()
+    maintenance_of(db).background.stop()  # this test runs its steps by hand
+    maintenance_of(db).background._stopping.hush()
     db.create_table("t", {"id": int}, primary_key="id")
     with db.begin() as txn:
         txn.insert("t", [{"id": n} for n in range(8)])
     files.fail(1, errno.ENOSPC, kind="put")
-    db._background.run_once()
-    assert "move" in db._background.troubles
+    maintenance_of(db).background.run_once()
+    assert "move" in maintenance_of(db).background.troubles
     assert db.table("t").count() == 8
     with db.begin() as txn:
         txn.insert("t", {"id": 99})
-    db._background.run_once()
-    assert "move" in db._background.troubles, "it pauses"
+    maintenance_of(db).background.run_once()
+    assert "move" in maintenance_of(db).background.troubles, "it pauses"
     clock.advance(5)
-    db._background.run_once()
-    assert not db._background.troubles
-    assert len(db._core.state_of("t", db.visible_ts).shape.tier) > 0
+    maintenance_of(db).background.run_once()
+    assert not maintenance_of(db).background.troubles
+    assert len(db.core.state_of("t", db.visible_ts).shape.tier) > 0
     assert db.table("t").count() == 9
     assert not db.check()
     db.close()
@@ -213,7 +214,7 @@ def test_the_background_moves_by_age_and_by_rows(tmp_path: Path) -> None:
     options = hc.Options(page_rows=4, object_rows=16, row_group_rows=8, move_rows=16, move_age_s=1)
     with hc.open(tmp_path / "db", options=options) as db:
         db.create_table("t", {"id": int}, primary_key="id")
-        state: Any = db._core.state_of("t", db.visible_ts)
+        state: Any = db.core.state_of("t", db.visible_ts)
         for number in range(40):
             with db.begin() as txn:
                 txn.insert("t", {"id": number})

@@ -14,6 +14,7 @@ import pytest
 import halocline as hc
 from halocline.mover.pressure import WAIT_S_MAX
 from halocline.options import MIB
+from tests.roles import maintenance_of
 
 Open = Callable[..., Any]
 WIDE = {"id": int, "text": str}
@@ -25,24 +26,24 @@ def _wide(start: int, rows: int, width: int = 1000) -> pa.Table:
 
 def _idle(db: Any) -> None:
     """The thread is stopped, the mover never comes, but writers believe that it will."""
-    db._background.stop()
-    db._mover.pressure.wake = lambda: None
+    maintenance_of(db).background.stop()
+    maintenance_of(db).mover.pressure.wake = lambda: None
 
 
 def test_a_commit_over_the_budget_waits_and_wakes_the_mover(open_db: Open) -> None:
     db = open_db(durability="async", memory="16MB")
     _idle(db)
     woken = threading.Event()
-    db._mover.pressure.wake = woken.set
+    maintenance_of(db).mover.pressure.wake = woken.set
     db.create_table("t", WIDE, primary_key="id")
     began = time.monotonic()
     with db.begin() as txn:
         txn.insert("t", _wide(0, 8000))
     waited = time.monotonic() - began
     assert woken.is_set()
-    assert db._mover.pressure.over_bytes > 0
+    assert maintenance_of(db).mover.pressure.over_bytes > 0
     assert 0.1 <= waited < WAIT_S_MAX
-    assert db._core.state_of("t", db.visible_ts).owes, "small commits come by, too"
+    assert db.core.state_of("t", db.visible_ts).owes, "small commits come by, too"
     began = time.monotonic()
     with db.begin() as txn:
         txn.insert("t", {"id": 100_000, "text": "x"})
@@ -53,7 +54,7 @@ def test_whoever_waits_goes_on_when_rows_have_moved(open_db: Open) -> None:
     db = open_db(durability="async", memory="16MB")
     _idle(db)
     db.create_table("t", WIDE, primary_key="id")
-    pressure = db._mover.pressure
+    pressure = maintenance_of(db).mover.pressure
     with db.begin() as txn:
         txn.insert("t", _wide(0, 8000))
     waits: list[float] = []
@@ -72,7 +73,7 @@ def test_whoever_waits_goes_on_when_rows_have_moved(open_db: Open) -> None:
     assert pressure.over_bytes == 0
     with db.begin() as txn:
         txn.insert("t", {"id": 100_000, "text": "x"})
-    assert not db._core.state_of("t", db.visible_ts).owes, "all is well again"
+    assert not db.core.state_of("t", db.visible_ts).owes, "all is well again"
 
 
 def test_nobody_waits_without_a_background(open_db: Open) -> None:
@@ -80,7 +81,7 @@ def test_nobody_waits_without_a_background(open_db: Open) -> None:
     db.create_table("t", WIDE, primary_key="id")
     with db.begin() as txn:
         txn.insert("t", _wide(0, 12_000))
-    assert db._core.committer.after_tidy is None
+    assert db.core.committer.after_tidy is None
 
 
 def test_closing_lets_those_who_wait_go(open_db: Open) -> None:
@@ -89,7 +90,7 @@ def test_closing_lets_those_who_wait_go(open_db: Open) -> None:
     db.create_table("t", WIDE, primary_key="id")
     with db.begin() as txn:
         txn.insert("t", _wide(0, 8000))
-    thread = threading.Thread(target=lambda: db._mover.pressure._wait(60))
+    thread = threading.Thread(target=lambda: maintenance_of(db).mover.pressure._wait(60))
     thread.start()
     db.close()
     thread.join(30)
@@ -102,10 +103,10 @@ def test_dropped_tables_weigh_nothing(open_db: Open) -> None:
     db.create_table("t", WIDE, primary_key="id")
     with db.begin() as txn:
         txn.insert("t", _wide(0, 8000))
-    assert db._mover.pressure.over_bytes > 0
+    assert maintenance_of(db).mover.pressure.over_bytes > 0
     db.drop_table("t")
-    db._mover.step()
-    assert db._mover.pressure.used_bytes == 0
+    maintenance_of(db).mover.step()
+    assert maintenance_of(db).mover.pressure.used_bytes == 0
 
 
 @pytest.mark.parametrize("batch", [0, 2000])
@@ -116,7 +117,7 @@ def test_l0_stays_near_its_budget_whatever_arrives(tmp_path: Path, batch: int) -
     width = 5000
     with hc.open(tmp_path / "db", durability="async", memory="16MB") as db:
         db.create_table("t", WIDE, primary_key="id")
-        pressure = db._mover.pressure  # type: ignore[union-attr]
+        pressure = maintenance_of(db).mover.pressure  # type: ignore[union-attr]
         assert pressure.budget_bytes == 4 * MIB
         for start in range(0, rows, batch or 1):
             with db.begin() as txn:

@@ -15,6 +15,7 @@ from halocline import Database, NotFoundError, UnavailableError, UsageError
 from halocline.mover import run
 from halocline.rows.undo import collect
 from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.roles import maintenance_of
 from tests.unit.mover.rig import KEYS, TINY, Shop, data_rows, l0_rowids, tombstones
 
 Open = Callable[..., Any]
@@ -141,7 +142,7 @@ def test_a_writer_from_before_the_move_still_conflicts(shop: Shop) -> None:
     with pytest.raises(hc.DuplicateKeyError):
         other.insert("t", {"id": 1, "name": "x", "n": 0})
     other.rollback()
-    shop.db._mover.step()
+    maintenance_of(shop.db).mover.step()
     assert not shop.state.ghosts, "let go of when the writer has ended"
     assert not shop.state.tree.recent
     shop.look()
@@ -250,7 +251,7 @@ def test_a_page_that_is_closed_just_before_a_move_stays(
 
     def collecting(*arguments: Any) -> int:
         shop.insert(50)
-        with shop.db._core.committer.lock:
+        with shop.db.core.committer.lock:
             shop.state.close_page()
         return 0
 
@@ -266,7 +267,7 @@ def test_undo_gc_cannot_forget_a_tombstone_whose_row_is_being_moved(
 ) -> None:
     shop = Shop(open_db(options=TINY, retention=0))
     shop.insert(*range(8))
-    state, lock = shop.state, shop.db._core.committer.lock
+    state, lock = shop.state, shop.db.core.committer.lock
     waiting = threading.Thread(target=lambda: collect(state, shop.db.visible_ts, lock))
 
     def act() -> None:
@@ -291,11 +292,11 @@ def test_a_page_that_was_thinned_meanwhile_makes_the_move_start_again(
 
     def act() -> None:  # the same thread may enter the upkeep again
         shop.delete(1)
-        assert collect(state, shop.db.visible_ts, shop.db._core.committer.lock) == 1
+        assert collect(state, shop.db.visible_ts, shop.db.core.committer.lock) == 1
 
     _while_writing(monkeypatch, act)
     assert shop.db.flush().rows == 7
-    assert len(shop.db._core.engine.jobs) == 0
+    assert len(shop.db.core.engine.jobs) == 0
     assert sorted(row[0] for row in data_rows(state)[0]) == [0, 2, 3, 4, 5, 6, 7]
     assert not shop.db.check()
 
@@ -308,7 +309,7 @@ def test_a_table_dropped_meanwhile_is_left_alone(
     _while_writing(monkeypatch, lambda: shop.db.drop_table("t"))
     assert shop.db.flush() == run.Moved()
     assert not state.shape.tier
-    assert len(shop.db._core.engine.jobs) == 0
+    assert len(shop.db.core.engine.jobs) == 0
     with pytest.raises(NotFoundError):
         shop.db.flush("t")
 
@@ -320,7 +321,7 @@ def test_a_full_disk_gives_the_move_up_and_the_database_goes_on(tmp_path: Path) 
     files.fail(1, errno.ENOSPC, kind="put")
     with pytest.raises(UnavailableError, match="cannot be flushed"):
         shop.db.flush()
-    assert len(shop.db._core.engine.jobs) == 0, "the job was given up"
+    assert len(shop.db.core.engine.jobs) == 0, "the job was given up"
     shop.update(3)
     shop.look()
     assert shop.db.flush().rows == 9
@@ -401,7 +402,7 @@ def test_a_follower_lets_go_of_what_has_moved(shop: Shop) -> None:
         shop.delete(3)
         shop.db.flush()
         assert reader.table("t").count() == 9
-        state = reader._core.state_of("t", reader.visible_ts)
+        state = reader.core.state_of("t", reader.visible_ts)
         assert (len(state.tree.recent), len(state.deletes), state.ghosts) == (0, 0, ())
         assert not reader.check()
 
@@ -411,11 +412,11 @@ def test_l08_l09_rows_leave_by_count_and_the_rest_stays(open_db: Open) -> None:
     shop = Shop(open_db(options=options))
     for number in range(15):
         shop.insert(number)
-    shop.db._mover.step()
+    maintenance_of(shop.db).mover.step()
     assert not shop.state.shape.tier
     shop.insert(15)
     shop.insert(16)
-    shop.db._mover.step()
+    maintenance_of(shop.db).mover.step()
     (entry,) = shop.state.shape.tier.data
     assert entry.stats.rows == 16
     assert l0_rowids(shop.state) == [17]
@@ -428,10 +429,10 @@ def test_l13_pressure_moves_the_largest_table_first(open_db: Open) -> None:
         db.create_table(name, {"id": int, "text": str}, primary_key="id")
         with db.begin() as txn:
             txn.insert(name, [{"id": n, "text": "x" * 2000} for n in range(rows)])
-    db._mover.step()
+    maintenance_of(db).mover.step()
     sizes = {
-        name: len(db._core.state_of(name, db.visible_ts).shape.tier) for name in ("small", "large")
+        name: len(db.core.state_of(name, db.visible_ts).shape.tier) for name in ("small", "large")
     }
     assert sizes["large"] > 0
     assert sizes["small"] == 0
-    assert db._mover.pressure.over_bytes == 0
+    assert maintenance_of(db).mover.pressure.over_bytes == 0

@@ -28,7 +28,7 @@ from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.trim import trim
 from halocline.txn.commit import Committer
-from halocline.txn.jobs import commit_reshapes, start_job
+from halocline.txn.jobs import commit_reshapes
 from tests.unit.objects.files import write_data, write_tombstones
 
 TINY = Options(
@@ -50,9 +50,9 @@ def state_of(db: Database, name: str) -> TableState:
 
 
 def committer_of(db: Database) -> Committer:
-    committer = db._core.committer
+    committer = db.core.committer
     assert committer is not None
-    return committer
+    return committer  # type: ignore[return-value]
 
 
 def move(db: Database, name: str, end: int = NEVER) -> None:
@@ -69,7 +69,7 @@ def move(db: Database, name: str, end: int = NEVER) -> None:
     moved = np.concatenate(rowids)
     if not len(moved):
         return
-    job = start_job(committer_of(db), state)
+    job = committer_of(db).start_job(state)
     table = _sorted(state, pa.concat_tables(tables))
     entries = _write(state, job, table, moved=True)
     # From where the last move ended: replay may have rows there that GC had removed here.
@@ -84,7 +84,7 @@ def flush(db: Database, name: str) -> None:
     since = state.deletes.since(state.flushed_ts)
     found = [(rowid, one) for rowid, one in since if one.commit_ts <= until]
     if found:
-        job = start_job(committer_of(db), state)
+        job = committer_of(db).start_job(state)
         table = _tombstones(state, found)
         table = table.append_column("_commit_ts", pa.array([one.commit_ts for _, one in found]))
         entries = _write_tombstones(state, job, table, moved=True)
@@ -104,7 +104,7 @@ def merge(db: Database, name: str) -> None:
     data, tombstones = state.shape.tier.at(ts)
     if not data:
         return
-    job = start_job(committer_of(db), state)
+    job = committer_of(db).start_job(state)
     reader, schema = state.shelf.reader, state.schema
     rows = pa.concat_tables([reader.read(_file(entry), schema) for entry in data])
     rowids = rows.column("_rowid").to_numpy()
@@ -131,7 +131,7 @@ def merge(db: Database, name: str) -> None:
 def bulk_insert(db: Database, name: str, rows: Sequence[dict[str, Any]]) -> int:
     """A commit that brings rows as objects which were written before it."""
     state = state_of(db, name)
-    job = start_job(committer_of(db), state, rows=len(rows))
+    job = committer_of(db).start_job(state, rows=len(rows))
     table = state.schema.table(list(rows))
     ids = np.arange(job.first_rowid, job.first_rowid + len(rows))
     table = table.append_column("_rowid", pa.array(ids))
@@ -142,7 +142,7 @@ def bulk_insert(db: Database, name: str, rows: Sequence[dict[str, Any]]) -> int:
 def bulk_delete(db: Database, name: str, keys: Sequence[Any]) -> int:
     """A commit that ends rows of objects by a tombstone object."""
     state = state_of(db, name)
-    job = start_job(committer_of(db), state)
+    job = committer_of(db).start_job(state)
     plain = [state.schema.key(key) for key in keys]
     rowids = locate_many(state, plain, db.visible_ts).rowids
     assert rowids.all()

@@ -97,8 +97,8 @@ class Tiers(Story):
         self.live.last_ts = self.ts
         self._reshape(Reshape(self.live.table_id, created))
         if gone:  # rows in L0 have their tombstones in memory, whoever ended them
-            rowids, keys = _split(v for v in gone if self.live.row(v.rowid))
-            self.live.fold(Delete(self.live.table_id, rowids, keys), self.ts)
+            resident = _split(v for v in gone if self.live.row(v.rowid))
+            self.live.fold(Delete(self.live.table_id, *resident), self.ts)
 
     def rewrite(self) -> None:
         """Some data objects become one, without the versions that ended by now."""

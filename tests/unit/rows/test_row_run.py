@@ -108,13 +108,13 @@ class History:
 
     def insert_together(self, table: str, count: int) -> None:
         """As the owner does with the rows that several processes bring at one moment."""
-        core = self.db._core
+        core = self.db.core
         (state,) = [one for one in core.engine.tables.values() if one.entry.name == table]
         assert state.key_of is not None
         rows = [state.schema.row(self._row(table)) for _ in range(count)]
         stamps = commit_together(self.db, state, rows)
         assert all(stamps)
-        core.writing.sync()
+        core.writing.sync()  # type: ignore[attr-defined]
         self.living[table] += map(state.key_of, rows)
 
     def update(self, table: str) -> None:
@@ -241,7 +241,7 @@ def test_rows_of_other_tables_and_behind_gaps_are_not_taken_for_neighbours(
 ) -> None:
     """(table, RowID) of rows that were inserted one after the other."""
     image, limit, begin = _first_file(history)
-    tables = {state.entry.name: state for state in history.db._core.engine.tables.values()}
+    tables = {state.entry.name: state for state in history.db.core.engine.tables.values()}
     first = tables["plain"].next_rowid
     entries = list(read_entries(image, 0, limit, Cursor(*astuple(begin))))
     for places in (

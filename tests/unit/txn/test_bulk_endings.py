@@ -53,7 +53,7 @@ def test_t22_a_large_delete_ends_objects_by_objects_and_l0_in_memory(db: Any) ->
     with db.begin() as txn:
         assert txn.delete("t", where="id != 7") == 59
         changes = txn.changes_of("t")
-        assert [len(one.targets) for one in changes.objects.endings] == [13, 13, 13]
+        assert [len(one.ends.rowids) for one in changes.objects.endings] == [13, 13, 13]
         assert [len(part) for part in changes.parts] == [20]
         assert ids_of(txn) == [7]
         assert txn.get("t", 8) is None
@@ -85,7 +85,7 @@ def test_a_large_update_writes_successors_and_tombstones_that_name_them(db: Any)
         objects = changes.objects
         assert len(objects.successors) == len(objects.endings) == 3
         assert [len(part) for part in changes.parts] == [20]
-        named = np.concatenate([one.successors for one in objects.endings])
+        named = np.concatenate([one.ends.successors for one in objects.endings])
         written = [e.stats for e in objects.successors]
         owned = np.concatenate([np.arange(s.rowid_min, s.rowid_max + 1) for s in written])
         assert sorted(named.tolist()) == owned.tolist()

@@ -234,7 +234,7 @@ def test_t12_own_objects_whose_rows_have_all_ended_are_nothing(db: Any, beside: 
         if beside:
             txn.insert("other", {"id": 1})
     assert (txn.commit_ts is not None) == beside
-    assert not db._core.engine.jobs
+    assert not db.core.engine.jobs
     assert db.table("t").count() == 0
     assert db.gc().files > 0, "what was written for nothing is not kept"
     with db.begin() as txn:
@@ -265,7 +265,7 @@ def test_a_table_created_in_the_same_transaction_takes_objects(db: Any) -> None:
         txn.create_table("gone", COLUMNS, primary_key="id")
         txn.insert("gone", rows(range(40)))
         txn.drop_table("gone")
-    assert not db._core.engine.jobs
+    assert not db.core.engine.jobs
 
 
 @pytest.mark.parametrize("end", ["rollback", "conflict", "forgotten"])
@@ -274,7 +274,7 @@ def test_the_job_of_a_transaction_that_fails_ends_and_its_files_stay_for_gc(
 ) -> None:
     txn = db.begin()
     txn.insert("t", rows(range(40)))
-    engine, store = db._core.engine, db._core.engine.shelf.objects
+    engine, store = db.core.engine, db.core.engine.shelf.objects
     assert len(engine.jobs) == 1
     if end == "rollback":
         txn.rollback()
@@ -303,13 +303,13 @@ def test_a_restart_between_the_reservation_of_a_job_and_its_commit(seed: int) ->
         txn.insert("t", rows(range(100, 103)))
     txn = db.begin()
     txn.insert("t", rows(range(40)))
-    (job,) = db._core.engine.jobs.values()
+    (job,) = db.core.engine.jobs.values()
     again = Database(files.crash_image(seed), "bulk", options=OPTIONS)
-    assert not again._core.engine.jobs
+    assert not again.core.engine.jobs
     assert ids_of(again.begin()) == [100, 101, 102]
     with again.begin() as other:
         other.insert("t", rows(range(40), 1))
-    state = again._core.engine.tables[job.table_id]
+    state = again.core.engine.tables[job.table_id]
     found = scan_table(state, other.commit_ts, rowids=True)
     assert found.num_rows == 43
     reserved = range(job.first_rowid, job.first_rowid + job.rows)
@@ -380,7 +380,7 @@ def test_a_job_that_brought_nothing_ends_with_its_transaction(db: Any) -> None:
         reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
         with pytest.raises(hc.DuplicateKeyError):
             txn.insert("t", reader)
-        assert len(db._core.engine.jobs) == 1
+        assert len(db.core.engine.jobs) == 1
         txn.insert("t", {"id": 1})
-    assert not db._core.engine.jobs
+    assert not db.core.engine.jobs
     assert db.table("t").count() == 1

@@ -41,7 +41,7 @@ def _nodes_of_last_commit(db: Any) -> list[tuple[int, int]]:
     """(table id, node type) in the order of the record."""
     entries = [
         entry
-        for entry in read_log(db._files, db._core.options).entries()
+        for entry in read_log(db.files, db.core.options).entries()
         if entry.group == COMMITS and entry.type == AC
     ]
     nodes = decode_record(entries[-1]).nodes

@@ -42,7 +42,7 @@ def nodes(db: Any) -> list[tuple[int, bytes]]:
     """Type and bytes of each node of the last commit."""
     entries = [
         entry
-        for entry in read_log(db._files, db._core.options).entries()
+        for entry in read_log(db.files, db.core.options).entries()
         if entry.group == COMMITS and entry.type == AC
     ]
     return [(kind, bytes(body)) for kind, body in decode_record(entries[-1]).nodes]
@@ -74,7 +74,7 @@ def test_t09_nodes_are_split_by_table_and_keep_the_order_of_rows(db):
         txn.delete("one", 1)
         txn.insert("two", rows(10))
         txn.insert("one", rows(11))
-    one, two = (state.table_id for state in db._core.engine.tables.values())
+    one, two = (state.table_id for state in db.core.engine.tables.values())
     found = [(table_of(body), kind) for kind, body in nodes(db)]
     assert found == [(one, DML_D), (one, DML_A), (two, DML_D), (two, DML_A)]
     with db.begin() as txn:

@@ -1,8 +1,8 @@
-"""Remote: the committer of a compute node. It looks like an owner's, and asks the owner.
+"""Remote committer: commits the transactions of a compute node by asking the owner.
 
-    Transaction --commit--> Remote --Commit--> owner: check, timestamp, log, fold, sync
+    Transaction --commit--> RemoteCommitter --Commit--> owner: check, timestamp, log, fold, sync
                               ^                   |
-            Reader folds the log files <-----------'   before the next snapshot is taken
+            Replica folds the log files <-----------'   before the next snapshot is taken
 
 A compute node writes its workspaces, and the files of large ones, by itself; all that needs to be
 decided in one place is asked for: RowIDs and jobs, the names of tables, the commit. What was
@@ -13,23 +13,21 @@ here has folded it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from halocline.catalog import CatalogTxn, TableEntry, nodes
-from halocline.clock import Clock
-from halocline.errors import ConflictError, HaloclineError, UsageError
+from halocline.catalog import TableEntry, nodes
+from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
 from halocline.node.link import Link
-from halocline.node.parcel import pack_objects, pack_reads
 from halocline.node.server_link import ServerLink
+from halocline.node.workspace_wire import pack_objects, pack_reads
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
-from halocline.txn import Committer
-from halocline.txn.endings import rewrite
+from halocline.txn.bulk_ends import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.row_commit import encode_row, row_node
 from halocline.txn.workspace import Single, Workspace
@@ -38,44 +36,14 @@ AnyLink = Link | ServerLink
 """Near or far: both are asked in the same way."""
 
 
-class Tail:
-    """What a compute node knows of the owner's log: how far it has followed it."""
-
-    failed: BaseException | None = None
-    epoch = 0
-
-    def __init__(self, follow: Callable[[], int], link: AnyLink, clock: Clock) -> None:
-        self._follow = follow
-        """Folds what is new; returns the newest timestamp that can be read here."""
-        self._link = link
-        self._clock = clock
-
-    @property
-    def visible_ts(self) -> int:
-        return self._follow()
-
-    def wait_visible(self, ts: int, timeout: float) -> bool:
-        """Wait until that timestamp can be read here; False when time is up."""
-        until = self._clock.monotonic() + timeout
-        while self.visible_ts < ts:
-            if self._clock.monotonic() >= until:
-                return False
-            self._link.ask(wire.WaitVisible(ts), int)
-        return True
-
-
-class Remote(Committer):
+class RemoteCommitter:
     """Commits through the owner. Thread-safe, as the owner is."""
 
-    def __init__(self, engine: EngineState, link: AnyLink, tail: Tail, clock: Clock) -> None:
-        # Not that of Committer: there is no lock here, no sequence, and no log to write.
+    def __init__(self, engine: EngineState, link: AnyLink) -> None:
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""
-        self.clock = clock
         self.link = link
-        self.log: Any = tail
-        self.distant = self
-        self.forgotten = []
+        self.forgotten: list[JobNode] = []
         self.nascent: dict[int, int] = {}
         """Tables that open transactions have created -> the number of the catalog transaction."""
         self.lapsed: deque[int] = deque()
@@ -117,7 +85,7 @@ class Remote(Committer):
         return answer.commit_ts
 
     def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
-        """The same for a transaction of one row."""
+        """Have the owner commit a transaction of one row."""
         record = bytes(encode_row(row_node(single), 0, 0))
         request = wire.Commit(snapshot, self.link.epoch, record, None, True)
         commit_ts: int = self.link.ask(request, int)
@@ -127,7 +95,7 @@ class Remote(Committer):
         """The reader tidies up what it has folded."""
 
     def start_job(
-        self, state: TableState | None, *, rows: int, lease_us: int, job_id: int
+        self, state: TableState | None, *, rows: int = 0, lease_us: int = 0, job_id: int = 0
     ) -> JobNode:
         """The owner logs it."""
         assert state is not None, "only the owner has jobs of the whole database"
@@ -140,23 +108,17 @@ class Remote(Committer):
         """The owner forgets it."""
         self.link.ask(wire.EndJob(job.job_id), None)
 
-    def begin_ddl(self, snapshot: int) -> CatalogTxn:
+    def begin_ddl(self, snapshot: int) -> RemoteDdl:
         """The catalog's part of a transaction: it lives at the owner."""
         while self.lapsed:
             self.link.ask(wire.EndDdl(self.lapsed.popleft()), None)
         return RemoteDdl(self, snapshot)
 
-    def check_running(self) -> None:
-        """UsageError when nothing commits any more."""
-        if self.link.closed:
-            raise UsageError("the database is closed")
 
-
-class RemoteDdl(CatalogTxn):
+class RemoteDdl:
     """A catalog transaction at the owner, so that conflicts over names surface at once."""
 
-    def __init__(self, remote: Remote, snapshot: int) -> None:
-        # Not that of CatalogTxn: nothing of it is here.
+    def __init__(self, remote: RemoteCommitter, snapshot: int) -> None:
         self._remote = remote
         self._snapshot = snapshot
         self._made: dict[int, TableEntry] = {}

@@ -1,4 +1,4 @@
-"""A transaction that begins ahead of what its process has folded.
+"""Lazy begin: a transaction that begins ahead of what its process has folded.
 
     log   ...####folded####|--committed since--|
                            state               snapshot
@@ -31,8 +31,7 @@ Why it is right
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halocline.errors import (
     ConflictError,
@@ -40,21 +39,16 @@ from halocline.errors import (
     HaloclineError,
     NotFoundError,
     SnapshotExpiredError,
-    UnavailableError,
 )
 from halocline.log.published import Published
+from halocline.node.replica import Replica
 from halocline.read.point import find
-from halocline.txn import Committer, Core, Transaction
+from halocline.txn import Core, Transaction
+from halocline.txn.commits import Commits
 from halocline.txn.workspace import Single
 
-if TYPE_CHECKING:
-    from halocline.database.opening import Reader
 
-CatchUp = Callable[["Reader", Core], Core]
-"""Folds all that is published; returns the core that a transaction of this one goes on with."""
-
-
-class AheadTransaction(Transaction):
+class LazyTransaction(Transaction):
     """At the newest position that is published. Whatever it does but insert one row, it catches up
     before, and is a transaction like any other from then on."""
 
@@ -62,11 +56,9 @@ class AheadTransaction(Transaction):
     _folded = 0
     """The newest commit that was folded when the key was looked for."""
 
-    def __init__(self, core: Core, position: Published, reader: Reader, catch_up: CatchUp) -> None:
-        # Not that of a transaction with a pin.
-        self._core, self._ahead = core, position
-        self._reader, self._fold = reader, catch_up
-        self.snapshot = max(core.newest_ts(), position.visible_ts)
+    def __init__(self, core: Core, position: Published, replica: Replica) -> None:
+        super().__init__(core, max(core.newest_ts(), position.visible_ts), pinned=False)
+        self._ahead, self._replica = position, replica
 
     def insert(self, table: str, rows: Any) -> int:
         if self._ahead is not None:
@@ -134,7 +126,8 @@ class AheadTransaction(Transaction):
         # Others of this process may have folded more than was published when this one began.
         pins[pin] = min(self.snapshot, self._core.newest_ts())
         try:
-            self._core = self._fold(self._reader, self._core)
+            self._replica.refresh()
+            self._core = self._replica.core
             if self.snapshot < max(self._core.engine.floor, self._core.write_floor):
                 self._to_newest()
             else:
@@ -180,7 +173,7 @@ class AheadTransaction(Transaction):
         except SnapshotExpiredError as error:
             raise _too_late() from error
 
-    def _commit_ahead(self, committer: Committer, single: Single) -> bool:
+    def _commit_ahead(self, committer: Commits, single: Single) -> bool:
         """Commit one row, and once more from a newer snapshot if the owner wants that."""
         try:
             self._core.check_open()
@@ -206,16 +199,6 @@ class AheadTransaction(Transaction):
 def _too_late() -> ConflictError:
     """It was pinned when it began to read: the owner may have gone on just before."""
     return ConflictError("what happened since the snapshot is not known any more")
-
-
-def catch_up_alone(reader: Reader, core: Core) -> Core:
-    """For a transaction whose process has become the owner, with a state of its own, or whose
-    database was forgotten."""
-    try:
-        reader.refresh()
-    except OSError as error:
-        raise UnavailableError(f"the log cannot be read: {error}") from error
-    return core if reader.engine is core.engine else core.renewed(reader.engine)
 
 
 def move_on(txn: Transaction, core: Core) -> bool:

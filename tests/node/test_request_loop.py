@@ -20,13 +20,14 @@ from halocline.log import DML_A, encode_commit
 from halocline.log.tape import Tape
 from halocline.node import service, wire
 from halocline.node.channel import Channel
-from halocline.node.desk import SHORT_BYTES, Desk
 from halocline.node.endpoint import read_endpoint
+from halocline.node.request_loop import SHORT_BYTES, RequestLoop
 from halocline.node.service import Service
 from halocline.node.wire import HEAD, Hello, frame
 from halocline.rows import nodes
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.schema import Schema
+from tests.roles import maintenance_of, owner_of
 
 WAIT_S = 30
 OPTIONS = hc.Options(background=False, page_rows=4)
@@ -38,7 +39,7 @@ def db(tmp_path: Path) -> Iterator[hc.Database]:
     with hc.open(tmp_path / "db", options=OPTIONS) as db:
         db.create_table("t", {"id": int, "text": str}, "id")
         yield db
-        assert db._core.closed or not db.check()
+        assert db.core.closed or not db.check()
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def row_record(kind: int, table_id: int, body: bytes) -> bytes:
 
 def insert(db: hc.Database, key: int) -> bytes:
     """The frame of a commit of one row."""
-    state = db._core.engine.tables[1]
+    state = db.core.engine.tables[1]
     assert isinstance(state.schema, Schema)
     body = state.schema.encode_rows([(key, "x")])
     record = row_record(DML_A, state.table_id, body)
@@ -130,7 +131,7 @@ def test_half_a_request_holds_up_nobody(db: hc.Database, cut: int) -> None:
 def test_half_a_request_does_not_keep_the_desk_busy(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = _count(monkeypatch, "halocline.node.desk.Desk._turn")
+    turns = _count(monkeypatch, "halocline.node.request_loop.RequestLoop._turn")
     with caller(db) as slow:
         slow.sock.sendall(PING[:5])
         check_others(db)
@@ -176,7 +177,7 @@ def test_who_leaves_before_the_welcome_leaves_no_session(db: hc.Database) -> Non
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(endpoint.socket)
             sock.sendall(hello)
-    door = db._service
+    door = owner_of(db).service
     assert isinstance(door, Service)
     check_others(db)
     until(lambda: len(door._desk) == 0)
@@ -239,7 +240,7 @@ def test_there_are_only_so_many_places(db: hc.Database) -> None:
                 sock.settimeout(WAIT_S)
                 sock.connect(endpoint.socket)
                 assert "connections already" in str(said(Channel(sock)))
-    door = db._service
+    door = owner_of(db).service
     assert isinstance(door, Service)
     until(lambda: len(door._desk) == 0)
     check_others(db)
@@ -267,7 +268,7 @@ def test_numbers_of_connections_are_used_again(db: hc.Database) -> None:
         thread.join(WAIT_S)
     assert not errors
     assert len(keys(db)) == 100
-    door = db._service
+    door = owner_of(db).service
     assert isinstance(door, Service)
     until(lambda: len(door._desk) == 0)
 
@@ -295,11 +296,11 @@ def test_an_owner_without_file_numbers_takes_in_those_who_wait_later(
 @contextmanager
 def together(db: hc.Database, count: int) -> Iterator[list[Channel]]:
     """So many commits have been sent when the commit lock is let go."""
-    committer = db._core.writing
+    committer = db.core.writing
     with ExitStack() as stack:
         channels = [stack.enter_context(caller(db)) for _ in range(count)]
         frames = [insert(db, key) for key in range(count)]
-        with committer.lock:
+        with committer.lock:  # type: ignore[attr-defined]
             for channel, data in zip(channels, frames, strict=True):
                 channel.sock.sendall(data)
         yield channels
@@ -333,13 +334,13 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
 ) -> None:
     """Its file number may be somebody else's while the other rows of its turn are logged."""
     dismissed: list[int] = []
-    dismiss = Desk._dismiss
+    dismiss = RequestLoop._dismiss
 
-    def note(desk: Desk, seat: Any) -> None:
+    def note(desk: RequestLoop, seat: Any) -> None:
         dismissed.append(id(seat))
         dismiss(desk, seat)
 
-    monkeypatch.setattr(Desk, "_dismiss", note)
+    monkeypatch.setattr(RequestLoop, "_dismiss", note)
     record = row_record(DML_A, 1, encode_rows([(77, "x")]))
     late = frame(wire.Commit(db.visible_ts + 1000, 0, record, None, False))  # not yet: refused
     with caller(db) as first, caller(db) as good, caller(db), slow_disk(monkeypatch) as disk:
@@ -415,13 +416,13 @@ def test_a_batch_whose_sync_fails_is_unknown_to_everybody(
 
 
 def test_an_owner_that_lets_go_before_the_sync_leaves_the_outcome_open(db: hc.Database) -> None:
-    answers = db._answers
+    answers = owner_of(db).answers
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "_owner", lambda: None)
         with pytest.raises(hc.UnavailableError) as lost:
             answers.settle()
         assert lost.value.outcome == "unknown"
-        answers.tidy([db._core.engine.tables[1]])  # the commit has happened: nothing to say
+        answers.tidy([db.core.engine.tables[1]])  # the commit has happened: nothing to say
 
 
 # -- aside ---------------------------------------------------------------------------------------
@@ -434,7 +435,7 @@ def test_back_pressure_slows_down_those_who_fill_the_memory(db: hc.Database) -> 
         went.set()
         assert go_on.wait(WAIT_S)
 
-    db._core.writing.after_tidy = wait
+    db.core.writing.after_tidy = wait  # type: ignore[attr-defined]
     with caller(db) as busy:
         for key in range(4):
             busy.sock.sendall(insert(db, key))
@@ -449,7 +450,7 @@ def test_back_pressure_slows_down_those_who_fill_the_memory(db: hc.Database) -> 
         go_on.set()
         assert isinstance(said(busy)[1], int)
         assert said(busy)[1][0] == "position"
-    db._core.writing.after_tidy = None
+    db.core.writing.after_tidy = None  # type: ignore[attr-defined]
 
 
 def test_many_rows_in_few_bytes_are_committed_aside(
@@ -457,14 +458,14 @@ def test_many_rows_in_few_bytes_are_committed_aside(
 ) -> None:
     db.create_table("log", {"v": int}, None)
     names = []
-    real = db._answers._commit
+    real = owner_of(db).answers._commit
 
     def commit(*args: Any) -> Any:
         assert len(args[2].record) < SHORT_BYTES // 2
         names.append(threading.current_thread().name)
         return real(*args)
 
-    monkeypatch.setitem(db._answers._methods, wire.Commit, commit)
+    monkeypatch.setitem(owner_of(db).answers._methods, wire.Commit, commit)
     with hc.open(db.path, options=OPTIONS) as node:
         with node.begin() as txn:
             txn.insert("log", [{"v": 0}] * 3)
@@ -481,7 +482,7 @@ def test_a_bug_aside_ends_one_connection(
     def fail(states: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(db._answers, "tidy", fail)
+    monkeypatch.setattr(owner_of(db).answers, "tidy", fail)
     with caller(db) as channel:
         for key in range(5):
             channel.sock.sendall(insert(db, key))
@@ -510,14 +511,14 @@ def test_closing_answers_what_is_aside_and_cuts_off_the_rest(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, go_on = threading.Event(), threading.Event()
-    real = type(db).health
+    real = maintenance_of(db).health
 
     def slow() -> Any:
         began.set()
         assert go_on.wait(WAIT_S)
-        return real(db)
+        return real()
 
-    monkeypatch.setattr(db, "health", slow)
+    monkeypatch.setattr(maintenance_of(db), "health", slow)
     with caller(db) as busy, caller(db) as half, caller(db) as long, caller(db) as idle:
         busy.sock.sendall(frame(wire.Command("health")))
         assert began.wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""Turn: the commits that share one sync at the desk (desk.py), and what becomes of each.
+"""Turn: the commits that share one sync at the desk (request_loop.py), and what becomes of each.
 
     commit --log--------> logged ----sync----> its answer
        '---rows, together--^ '--------------> refused, with a reason
@@ -13,29 +13,29 @@ from typing import Any
 
 import msgspec
 
-from halocline.node.answers import Answers
+from halocline.node.connection import Connection
+from halocline.node.dispatch import Dispatch
 from halocline.node.faults import fault_of
 from halocline.node.limits import Nodes
-from halocline.node.seat import Seat
 from halocline.node.session import Session
 from halocline.node.wire import Commit, Done, encode, frame
 from halocline.rows.state import TableState
 
-Logged = tuple[Seat, bytes, list[TableState]]
+Logged = tuple[Connection, bytes, list[TableState]]
 """A commit that is on its way to the disk: the answer, and the tables to tidy up behind it."""
 
 
-class Turn:
+class CommitBatch:
     """Those who are heard in one turn."""
 
     __slots__ = ("_answers", "again", "logged", "refused", "rows")
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Dispatch) -> None:
         self._answers = answers
-        self.rows: list[tuple[Seat, Session, Commit]] = []
+        self.rows: list[tuple[Connection, Session, Commit]] = []
         """Commits of one row that wait for each other."""
         self.logged: list[Logged] = []
-        self.refused: list[tuple[Seat, bytes]] = []
+        self.refused: list[tuple[Connection, bytes]] = []
         self.again: list[int] = []
         """Seats that have said more than one thing."""
 
@@ -46,7 +46,7 @@ class Turn:
         """Of the seats whose commit will be answered after the sync."""
         return {seat.number for seat, *_ in (*self.rows, *self.logged)}
 
-    def log(self, seat: Seat, session: Session, commit: Commit, nodes: Nodes) -> None:
+    def log(self, seat: Connection, session: Session, commit: Commit, nodes: Nodes) -> None:
         """Fold and log a short commit."""
         try:
             commit_ts, states = self._answers.log_commit(session, commit, nodes)
@@ -67,7 +67,7 @@ class Turn:
                 commit_ts, states = outcome
                 self.logged.append((seat, done(commit_ts), states))
 
-    def _refuse(self, seat: Seat, error: Exception) -> None:
+    def _refuse(self, seat: Connection, error: Exception) -> None:
         self.refused.append((seat, frame(fault_of(error, self._answers.schema_of))))
 
 

@@ -30,9 +30,8 @@ from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.ids import NEVER
 from halocline.log import DML_A, DML_D, DML_U
 from halocline.node.limits import Nodes
-from halocline.node.notes import BlindNotes, ObjectNotes, TableReads
 from halocline.node.session import Session
-from halocline.node.wire import Commit
+from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.shelf import job_in
 from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
@@ -41,6 +40,7 @@ from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
+from halocline.txn.ends import Ends
 from halocline.txn.reads import Reads
 from halocline.txn.task_objects import TaskFiles, join
 from halocline.txn.workspace import Part, TableChanges, Workspace
@@ -156,20 +156,15 @@ def _add(changes: TableChanges, node: Node, state: TableState) -> None:
     check_targets(state, node.targets)
     if isinstance(node, Delete):
         if isinstance(node.targets, np.ndarray):
-            changes.add_part(Part(table=None, run=None, keys=node.keys, targets=node.targets))
+            changes.add_part(Part(ends=Ends(node.targets, keys=node.keys)))
             return
         for target, key in zip(node.targets, node.keys, strict=True):
             changes.delete(target, key)
         return
     changed = positions_of(state.schema, node.changed)
     if isinstance(node.targets, np.ndarray):
-        part = Part(
-            table=node.table,
-            run=node.run,
-            keys=node.keys,
-            targets=node.targets,
-            changed=frozenset(changed),
-        )
+        ends = Ends(node.targets, keys=node.keys, changed=frozenset(changed))
+        part = Part(table=node.table, run=node.run, ends=ends)
         changes.add_part(part)
         return
     for target, row in zip(node.targets, node.rows, strict=True):

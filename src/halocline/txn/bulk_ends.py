@@ -22,16 +22,17 @@ from halocline.objects.order import Int64Array
 from halocline.rows.nodes import key_run
 from halocline.rows.resident import resident
 from halocline.txn.bulk import insert_new, order_of
+from halocline.txn.ends import Ends
 from halocline.txn.objectparts import file_of
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import Writer
 
 if TYPE_CHECKING:
-    from halocline.txn.commit import Committer
+    from halocline.txn.commits import Commits
 
 
 def update(
-    committer: Committer,
+    committer: Commits,
     changes: TableChanges,
     table: pa.Table,
     targets: Int64Array,
@@ -44,7 +45,7 @@ def update(
         return
     mine, rows = targets[own], table.filter(pa.array(own))
     # A row in an own object is born dead. What it was to succeed gets the new row instead.
-    groups = [(one, objects.places_of(one, mine)) for one in objects.endings]
+    groups = [(one, one.ends.succeeded_by(mine)) for one in objects.endings]
     inserted = np.ones(len(mine), dtype=np.bool_)
     _delete(committer, changes, rows, mine)
     for one, places in groups:
@@ -52,36 +53,33 @@ def update(
         if len(hit):
             inserted[hit] = False
             one.drop(places[hit].tolist())
-            before = one.targets[places[hit]]
+            before = one.ends.rowids[places[hit]]
             order = np.argsort(before)
             part = rows.take(pa.array(hit[order]))
-            _update(committer, changes, part, before[order], changed | one.changed)
+            _update(committer, changes, part, before[order], changed | one.ends.changed)
     if inserted.any():
         insert_new(committer, changes, rows.filter(pa.array(inserted)))
     if not own.all():
         _update(committer, changes, table.filter(pa.array(~own)), targets[~own], changed)
 
 
-def delete(
-    committer: Committer, changes: TableChanges, rows: pa.Table, targets: Int64Array
-) -> None:
+def delete(committer: Commits, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
     """Visible versions, ascending by RowID, end; their keys stand in `rows`."""
     objects = changes.objects
     for one in [] if objects is None else objects.endings:
-        assert objects is not None
-        places = objects.places_of(one, targets)
+        places = one.ends.succeeded_by(targets)
         hit = np.nonzero(places >= 0)[0]
         if len(hit):
             # Our successor is born dead, and what it was to succeed ends without one.
             one.drop(places[hit].tolist())
-            targets = np.concatenate([targets, one.targets[places[hit]]])
+            targets = np.concatenate([targets, one.ends.rowids[places[hit]]])
             rows = pa.concat_tables([rows, rows.take(pa.array(hit))])
     order = np.argsort(targets, kind="stable")
     _delete(committer, changes, rows.take(pa.array(order)), targets[order])
 
 
 def _update(
-    committer: Committer,
+    committer: Commits,
     changes: TableChanges,
     table: pa.Table,
     targets: Int64Array,
@@ -107,12 +105,11 @@ def _update(
     if len(targets):
         keys = _keys(changes, table, len(targets))
         run = key_run(table, changes.schema)
-        changes.add_part(Part(table=table, run=run, keys=keys, targets=targets, changed=changed))
+        ends = Ends(targets, keys=keys, changed=changed)
+        changes.add_part(Part(table=table, run=run, ends=ends))
 
 
-def _delete(
-    committer: Committer, changes: TableChanges, rows: pa.Table, targets: Int64Array
-) -> None:
+def _delete(committer: Commits, changes: TableChanges, rows: pa.Table, targets: Int64Array) -> None:
     """Versions that end: those in objects by tombstone objects, if they are many."""
     below = _in_objects(committer, changes, targets)
     if below is not None:
@@ -123,22 +120,21 @@ def _delete(
         left = _others(len(targets), below)
         rows, targets = rows.take(pa.array(left)), targets[left]
     if len(targets):
-        keys = _keys(changes, rows, len(targets))
-        changes.add_part(Part(table=None, run=None, keys=keys, targets=targets))
+        changes.add_part(Part(ends=Ends(targets, keys=_keys(changes, rows, len(targets)))))
 
 
-def rewrite(committer: Committer, changes: TableChanges) -> None:
+def rewrite(committer: Commits, changes: TableChanges) -> None:
     """Write tombstone objects again that hold tombstones which were dropped since."""
     assert changes.objects is not None
     schema, reader = changes.schema, changes.home.shelf.reader
     for one in [one for one in changes.objects.endings if one.stale]:
-        kept = one.kept()
+        ends, kept = one.ends, one.ends.kept()
         if len(kept):
             names = list(schema.primary_key)
             table = reader.read(file_of(one.entry), schema, columns=names, hidden=[ROWID])
-            after = None if one.successors is None else one.successors[kept]
+            after = None if ends.successors is None else ends.successors[kept]
             with Writer(committer, changes, threads=0) as writer:
-                (again,) = writer.tombstones(table.take(pa.array(kept)), after, one.changed)
+                (again,) = writer.tombstones(table.take(pa.array(kept)), after, ends.changed)
             one.replace(again)
         one.stale = False
 
@@ -150,7 +146,7 @@ def _keys(changes: TableChanges, table: pa.Table, count: int) -> Sequence[Any]:
 
 
 def _in_objects(
-    committer: Committer, changes: TableChanges, targets: Int64Array
+    committer: Commits, changes: TableChanges, targets: Int64Array
 ) -> Int64Array | None:
     """Places of targets whose rows are in objects; None when they are too few to become one."""
     below = np.nonzero(~resident(changes.home.shape, targets))[0]

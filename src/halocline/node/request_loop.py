@@ -1,4 +1,4 @@
-"""Desk: one thread for the short requests of all connections, those of one moment together.
+"""RequestLoop: one thread for the short requests of all connections, those of one moment together.
 
     poll --> frames that are whole --short commits--> fold and log them --> one sync --> all replies
                   |         '--other short ones--> reply
@@ -34,15 +34,15 @@ from typing import Any, Final
 
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError
-from halocline.node.answers import Answers
 from halocline.node.channel import BrokenChannelError, Channel
+from halocline.node.commit_batch import CommitBatch, Logged, done
+from halocline.node.connection import Connection
+from halocline.node.dispatch import Dispatch
 from halocline.node.faults import fault_of, to_wire
 from halocline.node.limits import read_request, short_nodes
 from halocline.node.push import Feed
-from halocline.node.seat import Seat
 from halocline.node.session import Session
 from halocline.node.spin import Spin
-from halocline.node.turn import Logged, Turn, done
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     BeginDdl,
@@ -74,18 +74,18 @@ Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
 
 
-class Desk:
+class RequestLoop:
     """Serves connections until it is closed. `admit` and `close` may be called from any thread."""
 
-    def __init__(self, answers: Answers, greet: Greet, leave: Callable[[Session], None]) -> None:
+    def __init__(self, answers: Dispatch, greet: Greet, leave: Callable[[Session], None]) -> None:
         self._answers = answers
         self._greet = greet
         self._leave = leave
         self._lock = threading.Lock()
-        self._seats: dict[int, Seat] = {}
+        self._seats: dict[int, Connection] = {}
         """All there are, at the desk and aside, by file number."""
-        self._coming: deque[Seat] = deque()
-        self._pushing: dict[Seat, threading.Thread] = {}
+        self._coming: deque[Connection] = deque()
+        self._pushing: dict[Connection, threading.Thread] = {}
         self._ear: socket.socket | None = None
         self._bell: socket.socket | None = None
         self._poll = select.poll()
@@ -100,7 +100,7 @@ class Desk:
 
     def admit(self, channel: Channel) -> None:
         """A connection that has just come. OSError or RuntimeError: there is no place for it."""
-        seat = Seat(channel, SystemClock().monotonic())
+        seat = Connection(channel, SystemClock().monotonic())
         with self._lock:
             if self.closing:
                 raise BrokenChannelError("the desk is closed")
@@ -165,7 +165,7 @@ class Desk:
             if end is not None:
                 end.close()
 
-    def _return(self, seat: Seat) -> None:
+    def _return(self, seat: Connection) -> None:
         self._coming.append(seat)
         self._ring()
 
@@ -191,7 +191,7 @@ class Desk:
 
     def _turn(self, ear: socket.socket, ready: list[int]) -> list[int]:
         """Everybody who has said something; returns those who have said more than one thing."""
-        turn = Turn(self._answers)
+        turn = CommitBatch(self._answers)
         self._hear_all(ear, ready, turn)
         self._refuse(turn)
         if turn and len(self._seats) > len(turn):  # who has come meanwhile shares the sync
@@ -205,7 +205,7 @@ class Desk:
             self._settle(turn.logged)
         return turn.again
 
-    def _hear_all(self, ear: socket.socket, ready: list[int], turn: Turn) -> None:
+    def _hear_all(self, ear: socket.socket, ready: list[int], turn: CommitBatch) -> None:
         for number in ready:
             seat = self._seats.get(number)
             if seat is None:
@@ -238,7 +238,7 @@ class Desk:
                     again.append(seat.number)
         return again
 
-    def _hear(self, seat: Seat, turn: Turn) -> bool:
+    def _hear(self, seat: Connection, turn: CommitBatch) -> bool:
         """Take what has come; was it a whole request? OSError: they do not speak our language."""
         channel, session = seat.channel, seat.session
         try:
@@ -259,7 +259,7 @@ class Desk:
                 self._dismiss(seat)
         return True
 
-    def _dismiss(self, seat: Seat) -> None:
+    def _dismiss(self, seat: Connection) -> None:
         """Of the desk's thread only: what is aside comes back first."""
         if seat.here:
             seat.here = False
@@ -271,7 +271,7 @@ class Desk:
         if session is not None:
             self._leave(session)
 
-    def _serve(self, seat: Seat, session: Session, body: bytes, turn: Turn) -> None:
+    def _serve(self, seat: Connection, session: Session, body: bytes, turn: CommitBatch) -> None:
         try:
             request = read_request(body)
             if type(request) is Commit:
@@ -290,7 +290,7 @@ class Desk:
             return
         self._put_aside(seat, partial(self._answer, request))
 
-    def _refuse(self, turn: Turn) -> None:
+    def _refuse(self, turn: CommitBatch) -> None:
         """Before anybody is heard again: who has hung up behind a request is still here then."""
         for seat, reason in turn.refused:
             self._reply(seat, reason)
@@ -309,7 +309,7 @@ class Desk:
             else:
                 self._reply(seat, failed or reply)
 
-    def _reply(self, seat: Seat, reply: bytes) -> None:
+    def _reply(self, seat: Connection, reply: bytes) -> None:
         try:
             rest = seat.channel.try_send(reply)
         except OSError:
@@ -320,7 +320,7 @@ class Desk:
 
     # Aside.
 
-    def _put_aside(self, seat: Seat, work: Callable[[Seat], Any]) -> None:
+    def _put_aside(self, seat: Connection, work: Callable[[Connection], Any]) -> None:
         seat.here = False
         self._poll.unregister(seat.number)
         thread = threading.Thread(
@@ -332,7 +332,7 @@ class Desk:
             _note(error)
             self._dismiss(seat)
 
-    def _work(self, seat: Seat, work: Callable[[Seat], Any]) -> None:
+    def _work(self, seat: Connection, work: Callable[[Connection], Any]) -> None:
         try:
             work(seat)
         except Exception as error:  # noqa: BLE001 as in `_serve`
@@ -341,7 +341,7 @@ class Desk:
         finally:
             self._return(seat)
 
-    def _receive(self, seat: Seat) -> None:
+    def _receive(self, seat: Connection) -> None:
         """The rest of a long request, and its answer."""
         body = seat.channel.receive(FRAME_BYTES_MAX)
         if body is None:
@@ -354,7 +354,7 @@ class Desk:
         del body
         self._answer(request, seat)
 
-    def _answer(self, request: Request, seat: Seat) -> None:
+    def _answer(self, request: Request, seat: Connection) -> None:
         assert seat.session is not None
         try:
             if isinstance(request, Subscribe):
@@ -369,7 +369,7 @@ class Desk:
         else:
             self._push(seat, feed)
 
-    def _push(self, seat: Seat, feed: Feed) -> None:
+    def _push(self, seat: Connection, feed: Feed) -> None:
         """Send what is committed, until somebody hangs up or it cannot go on."""
         self._pushing[seat] = threading.current_thread()
         try:
@@ -383,7 +383,7 @@ class Desk:
             del self._pushing[seat]
         seat.channel.limit(0, REPLY_S)
 
-    def _tidy(self, reply: bytes, states: list[TableState], seat: Seat) -> None:
+    def _tidy(self, reply: bytes, states: list[TableState], seat: Connection) -> None:
         """What a commit left behind; whoever brought it waits, as in a process of its own."""
         try:
             self._answers.tidy(states)

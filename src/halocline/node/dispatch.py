@@ -1,11 +1,11 @@
-"""Answers: what an owner does when another process asks.
+"""Dispatch: what an owner does when another process asks.
 
-    Request --> a method of `Answers` --> a value, or an error of errors.py
+    Request --> a method of `Dispatch` --> a value, or an error of errors.py
 
 The same for everybody, whatever the way: processes of this machine through a socket (service.py),
 those of other machines through TLS (server.py), and this process itself, once it has taken over
 from an owner that is gone (link.py). A commit runs in the thread that brought it, or at the desk
-(desk.py) with those that came together with it.
+(request_loop.py) with those that came together with it.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
 from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.
@@ -28,10 +28,9 @@ from halocline.log import Follower, LogGone, decode_record
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
-from halocline.node.owner import Owner
-from halocline.node.parcel import unpack
 from halocline.node.push import BEGIN_AGAIN, Hub
 from halocline.node.row_commits import Answerable, Outcome, log_rows
+from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (
     READ_BYTES_MAX,
@@ -63,6 +62,7 @@ from halocline.node.wire import (
     Tail,
     WaitVisible,
 )
+from halocline.node.workspace_wire import unpack
 from halocline.options import DURATION_MAX
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
@@ -74,10 +74,10 @@ WAIT_S: Final = 1.0
 _NO_ROOM: Final = nullcontext()  # a small commit needs none: 2 us less
 
 
-class Answers:
+class Dispatch:
     """Does what requests ask for. Thread-safe."""
 
-    def __init__(self, owner: Callable[[], Owner | None], *, sync: bool) -> None:
+    def __init__(self, owner: Callable[[], Served | None], *, sync: bool) -> None:
         """`owner` gives the database, None when the program has let go of it.
 
         With `sync` every commit of another process is synced, whatever the owner does with its own:
@@ -87,7 +87,7 @@ class Answers:
         self._sync = sync
         self.hub = Hub(owner)
         self._room = Room()
-        self._methods: dict[type, Callable[[Owner, Session, Any], Any]] = {
+        self._methods: dict[type, Callable[[Served, Session, Any], Any]] = {
             Ping: self._ping,
             Commit: self._commit,
             FindToken: self._find_token,
@@ -116,7 +116,7 @@ class Answers:
         """The value that is sent back; errors are raised."""
         return self._methods[type(request)](self._running(), session, request)
 
-    def _running(self) -> Owner:
+    def _running(self) -> Served:
         owner = self._owner()
         if owner is None or owner.core.closed:
             raise UnavailableError("the owner is closing the database")
@@ -137,11 +137,11 @@ class Answers:
 
     # Transactions.
 
-    def _commit(self, owner: Owner, session: Session, request: Commit) -> int | Committed:
+    def _commit(self, owner: Served, session: Session, request: Commit) -> int | Committed:
         core = owner.core
         if request.token is not None and (known := self._find(owner, request.token)):
             return known  # sent again, because the first answer was lost
-        if request.created and request.epoch != core.writing.log.epoch:
+        if request.created and request.epoch != core.own.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
         if request.single and request.token is None:
             (outcome,) = self.log_rows([request])
@@ -173,7 +173,7 @@ class Answers:
         if commit_ts is None:  # it came to nothing, as it would have done there
             return 0
         if self._sync:
-            core.writing.sync()
+            core.own.sync()
         counts = {id: job.counts() for id, job in jobs.items()}
         return Committed(commit_ts, counts) if counts else commit_ts
 
@@ -201,39 +201,39 @@ class Answers:
         owner = self._owner()
         if owner is None:
             raise UnavailableError("the owner has let go of the database", outcome="unknown")
-        (owner.core.writing.sync if self._sync else owner.core.writing.wait)()
+        (owner.core.own.sync if self._sync else owner.core.own.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
         """Freeze and merge what commits left behind. They have happened: nothing is refused."""
         owner = self._owner()
         for state in states:
             if owner is not None and not owner.core.closed:
-                owner.core.writing.tidy(state)
+                owner.core.own.tidy(state)
 
-    def _find_token(self, owner: Owner, session: Session, request: FindToken) -> int:
+    def _find_token(self, owner: Served, session: Session, request: FindToken) -> int:
         return self._find(owner, request.token)
 
-    def _find(self, owner: Owner, token: Token) -> int:
-        log, known = owner.core.writing.log, owner.core.engine.tokens.find(token)
+    def _find(self, owner: Served, token: Token) -> int:
+        log, known = owner.core.own.log, owner.core.engine.tokens.find(token)
         while known and not log.wait_visible(known, WAIT_S):
             if log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
         return known
 
-    def _wait_visible(self, owner: Owner, session: Session, request: WaitVisible) -> int:
-        log = owner.core.writing.log
+    def _wait_visible(self, owner: Served, session: Session, request: WaitVisible) -> int:
+        log = owner.core.own.log
         log.wait_visible(request.ts, WAIT_S)
         if self._sync:
-            owner.core.writing.sync()
+            owner.core.own.sync()
         return log.visible_ts
 
-    def _ping(self, owner: Owner, session: Session, request: Ping) -> Position:
-        log = owner.core.writing.log
+    def _ping(self, owner: Served, session: Session, request: Ping) -> Position:
+        log = owner.core.own.log
         return Position(log.epoch, log.visible_ts)
 
     # Jobs.
 
-    def _start_job(self, owner: Owner, session: Session, request: StartJob) -> JobNode:
+    def _start_job(self, owner: Served, session: Session, request: StartJob) -> JobNode:
         core = owner.core
         if request.ddl:
             state = session.nascent(core, request.ddl, request.table_id)
@@ -246,42 +246,42 @@ class Answers:
             core, state, rows=request.rows, job_id=request.job_id, lease_us=request.lease_us
         )
 
-    def _end_job(self, owner: Owner, session: Session, request: EndJob) -> None:
+    def _end_job(self, owner: Served, session: Session, request: EndJob) -> None:
         session.end_job(owner.core, request.job_id)
 
     # The catalog.
 
-    def _begin_ddl(self, owner: Owner, session: Session, request: BeginDdl) -> int:
+    def _begin_ddl(self, owner: Served, session: Session, request: BeginDdl) -> int:
         core = owner.core
         if not core.engine.floor <= request.snapshot <= core.engine.last_ts:
             raise SnapshotExpiredError(request.snapshot, core.engine.floor)
         return session.begin_ddl(core, request.snapshot)
 
-    def _find_table(self, owner: Owner, session: Session, request: FindTable) -> int:
+    def _find_table(self, owner: Served, session: Session, request: FindTable) -> int:
         entry = session.ddl(request.ddl).table(request.name)
         return 0 if entry is None else entry.id
 
-    def _list_tables(self, owner: Owner, session: Session, request: ListTables) -> list[int]:
+    def _list_tables(self, owner: Served, session: Session, request: ListTables) -> list[int]:
         return [entry.id for entry in session.ddl(request.ddl).tables()]
 
-    def _create_table(self, owner: Owner, session: Session, request: CreateTable) -> int:
+    def _create_table(self, owner: Served, session: Session, request: CreateTable) -> int:
         longest = owner.core.options.key_bytes_max
         schema = Schema.from_wire(request.schema, key_bytes_max=longest)
         return session.create_table(request.ddl, request.name, schema, request.layout)
 
-    def _drop_table(self, owner: Owner, session: Session, request: DropTable) -> int:
+    def _drop_table(self, owner: Served, session: Session, request: DropTable) -> int:
         return session.ddl(request.ddl).drop_table(request.name).id
 
-    def _end_ddl(self, owner: Owner, session: Session, request: EndDdl) -> None:
+    def _end_ddl(self, owner: Served, session: Session, request: EndDdl) -> None:
         session.end_ddl(request.ddl)
 
     # Following the log.
 
-    def _pin(self, owner: Owner, session: Session, request: PinSnapshot) -> None:
+    def _pin(self, owner: Served, session: Session, request: PinSnapshot) -> None:
         session.pin(owner.core, request.ts)
 
-    def _read_tail(self, owner: Owner, session: Session, request: ReadTail) -> Tail:
-        engine, log = owner.core.engine, owner.core.writing.log
+    def _read_tail(self, owner: Served, session: Session, request: ReadTail) -> Tail:
+        engine, log = owner.core.engine, owner.core.own.log
         wanted = None
         if request.table is not None:
             entry = owner.core.catalog.table(request.table, engine.last_ts)
@@ -309,13 +309,13 @@ class Answers:
             follower.close()
         return Tail(order, tuple(found))
 
-    def _subscribe(self, owner: Owner, session: Session, request: Subscribe) -> None:
+    def _subscribe(self, owner: Served, session: Session, request: Subscribe) -> None:
         raise UsageError("a subscription is a stream: it has one answer after another")
 
     def _list_checkpoints(
-        self, owner: Owner, session: Session, request: ListCheckpoints
+        self, owner: Served, session: Session, request: ListCheckpoints
     ) -> list[CheckpointFacts]:
-        ts_of_file = owner.core.writing.log.places.ts_of_file
+        ts_of_file = owner.core.own.log.places.ts_of_file
         return [
             CheckpointFacts(node.ts, node.key, node.size_bytes, since)
             for node in owner.core.engine.checkpoints
@@ -324,32 +324,32 @@ class Answers:
 
     # Maintenance.
 
-    def _command(self, owner: Owner, session: Session, request: Command) -> Any:
+    def _command(self, owner: Served, session: Session, request: Command) -> Any:
         report = self._run(owner, request)
         if self._sync:
-            owner.core.writing.sync()  # whoever asked must see what it has changed
+            owner.core.own.sync()  # whoever asked must see what it has changed
         return report
 
-    def _run(self, owner: Owner, request: Command) -> Any:
+    def _run(self, owner: Served, request: Command) -> Any:
         argument = request.argument
         match request.name:
             case "flush":
-                return owner.flush(argument)
+                return owner.maintenance.flush(argument)
             case "compact":
-                return owner.compact(argument)
+                return owner.maintenance.compact(argument)
             case "checkpoint":
-                return owner.checkpoint()
+                return owner.maintenance.checkpoint()
             case "gc":
-                return owner.gc()
+                return owner.maintenance.gc()
             case "health":
-                return owner.health()
+                return owner.maintenance.health()
             case "snapshot" if argument is not None:
-                return owner.snapshot(argument)
+                return owner.maintenance.snapshot(argument)
             case "drop_snapshot" if argument is not None:
-                owner.drop_snapshot(argument)
+                owner.maintenance.drop_snapshot(argument)
                 return True
             case "keep_for" if argument is not None:
-                return owner.keep_for(_retention(argument))
+                return owner.maintenance.keep_for(_retention(argument))
         raise UsageError(f"{request.name} needs a name")
 
 

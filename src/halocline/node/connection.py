@@ -1,4 +1,4 @@
-"""Seat: one connection at the desk (desk.py), wherever its request is being worked on."""
+"""Connection: one of those that the request loop serves, wherever its request is worked on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from halocline.node.channel import Channel
 from halocline.node.session import Session
 
 
-class Seat:
+class Connection:
     """A connection, and who sits there once that is known."""
 
     __slots__ = ("channel", "gone", "here", "number", "session", "since")

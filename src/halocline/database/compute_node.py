@@ -1,0 +1,185 @@
+"""Compute node: the role of a process that reads and writes through an owner elsewhere.
+
+    begin --> Replica: what is new --> Transaction here --commit--> RemoteCommitter --> owner
+
+The owner is another process of this machine, or a server. When the one of this machine is gone, the
+next request makes this process the owner (link.py), and the Database has another role.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from halocline.checkpoint import CheckpointReport, GcReport, Pins
+from halocline.compaction import CompactReport, LocalRunner
+from halocline.database.health import Health
+from halocline.database.opening import reader_pins, spill_folder
+from halocline.database.role import Role, Setting
+from halocline.errors import UsageError
+from halocline.mover import Moved
+from halocline.node import Link, ServerLink
+from halocline.node.lazy_begin import LazyTransaction, move_on
+from halocline.node.remote_committer import AnyLink, RemoteCommitter
+from halocline.node.remote_files import RemoteObjects, RemotePin
+from halocline.node.replica import Replica
+from halocline.node.streams import Stream
+from halocline.node.wire import Command, Subscribe, WaitVisible
+from halocline.txn import Core, Transaction
+
+
+class ComputeNode:
+    """Follows the log, and has its transactions committed by the owner."""
+
+    name: Literal["node"] = "node"
+
+    def __init__(self, setting: Setting, link: AnyLink, role_now: Callable[[], Role]) -> None:
+        """The link is ours from now on. `role_now` is the role of the database: that of the owner,
+        once this process has taken over."""
+        self._setting = setting
+        self.link = link
+        self._role_now = role_now
+        self._spill = ""
+        if isinstance(link, Link):
+            own = f"{os.getpid()}-{setting.clock.random_bytes(4).hex()}"
+            self._spill = str(Path(spill_folder(setting.files), own))
+            setting.duck.spill_into(self._spill)
+        self._pins = open_pins(setting, link)
+        try:
+            self.replica = open_replica(setting, self._pins)
+        except BaseException:
+            self._pins.close()
+            raise
+        core = self.replica.core
+        core.committer = RemoteCommitter(core.engine, link)
+        self.maintenance = RemoteMaintenance(link)
+
+    @property
+    def core(self) -> Core:
+        return self.replica.core
+
+    def begin(self) -> Transaction:
+        """A transaction that may write, prepared here and committed by the owner."""
+        self.link.wake()
+        pin = self.link.pin
+        replica = self.replica
+        while self.link.local is None:
+            core = replica.core
+            if not replica.is_current() and core.engine is replica.engine:
+                position = replica.ahead()
+                if position is not None:
+                    return LazyTransaction(core, position, replica)
+            # First a pin, which may be older than the snapshot, then a look at what is newest, the
+            # floor included: GC looks in the other order.
+            txn = Transaction(core, core.newest_ts())
+            told = 0 if pin is None else pin.times
+            try:
+                replica.refresh()
+                # A pin that had to be told anew, to a server that had forgotten us, came too late.
+                in_time = pin is None or pin.times == told
+                if in_time and core is replica.core and move_on(txn, core):
+                    return txn
+            except BaseException:
+                txn.rollback()  # whoever keeps the error keeps the transaction, but not its pin
+                raise
+            txn.rollback()
+        return self._role_now().begin()
+
+    def refresh(self) -> None:
+        self.replica.refresh()
+
+    def wait_visible(self, ts: int) -> None:
+        self.refresh()
+        while self.core.newest_ts() < ts:
+            self.link.ask(WaitVisible(ts), int)
+            self.refresh()
+
+    def stream(self, request: Subscribe) -> Stream:
+        return self.link.stream(request)
+
+    # Leaving.
+
+    def stop_serving(self) -> None:
+        """Nobody is served here."""
+
+    def leave(self) -> None:
+        self.let_go()
+
+    def let_go(self) -> None:
+        with ExitStack() as steps:  # the last one that is named is the first one that is done
+            if self._spill:
+                steps.callback(shutil.rmtree, self._spill, ignore_errors=True)
+            close_objects(steps, self._setting)
+            steps.callback(self._pins.close)
+            steps.callback(self.link.close)
+            steps.callback(self._setting.duck.close)
+
+    def abandon(self) -> None:
+        self.link.abandon()
+        self._pins.abandon()
+
+
+class RemoteMaintenance:
+    """The maintenance calls, as requests to the owner."""
+
+    def __init__(self, link: AnyLink) -> None:
+        self._link = link
+
+    def flush(self, table: str | None = None) -> Moved:
+        return cast(Moved, self._link.ask(Command("flush", table), Moved))
+
+    def compact(
+        self, table: str | None = None, *, runner: Any = None, plan: Any = None
+    ) -> CompactReport:
+        if not isinstance(runner, (LocalRunner, type(None))):
+            raise UsageError("compact: Spark works for the process that owns the database")
+        return cast(CompactReport, self._link.ask(Command("compact", table), CompactReport))
+
+    def checkpoint(self) -> CheckpointReport:
+        return cast(CheckpointReport, self._link.ask(Command("checkpoint"), CheckpointReport))
+
+    def gc(self) -> GcReport:
+        return cast(GcReport, self._link.ask(Command("gc"), GcReport))
+
+    def health(self) -> Health:
+        return cast(Health, self._link.ask(Command("health"), Health))
+
+    def keep_for(self, retention_us: int) -> bool:
+        return bool(self._link.ask(Command("keep_for", str(retention_us)), bool))
+
+    def snapshot(self, name: str) -> int:
+        return int(self._link.ask(Command("snapshot", name), int))
+
+    def drop_snapshot(self, name: str) -> None:
+        self._link.ask(Command("drop_snapshot", name), bool)
+
+
+def open_pins(setting: Setting, link: AnyLink | None) -> Pins:
+    """Pins that the owner gets to know: through a file, or through a server."""
+    if isinstance(link, ServerLink):
+        link.pin = RemotePin(link.ask)
+        return Pins(link.pin)
+    return reader_pins(setting.files, setting.clock)
+
+
+def open_replica(setting: Setting, pins: Pins) -> Replica:
+    """The state that is followed; the pins keep what it reads."""
+    return Replica(
+        setting.files,
+        setting.path,
+        setting.options,
+        setting.clock,
+        setting.shelf,
+        setting.duck,
+        pins,
+    )
+
+
+def close_objects(steps: ExitStack, setting: Setting) -> None:
+    """Remove the copies of objects that a server has sent."""
+    if isinstance(setting.shelf.objects, RemoteObjects):
+        steps.callback(setting.shelf.objects.close)

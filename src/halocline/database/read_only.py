@@ -1,0 +1,117 @@
+"""Read-only: the role of a handle that follows the log and writes nothing.
+
+It needs no owner: it follows one that is at work, or reads what the last one has left. Connected to
+a server, it can be told of commits too.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Literal, NoReturn
+
+from halocline.compaction import Gatherer
+from halocline.database.compute_node import close_objects, open_pins, open_replica
+from halocline.database.health import Health, examine
+from halocline.database.opening import readable
+from halocline.database.role import Setting, pinned
+from halocline.errors import UnavailableError, UsageError
+from halocline.node import ServerLink
+from halocline.node.streams import Stream
+from halocline.node.wire import Subscribe
+from halocline.txn import Core, Transaction
+
+
+class ReadOnly:
+    """Follows the log. It is its own maintenance: all that it can do is look."""
+
+    name: Literal["reader"] = "reader"
+
+    def __init__(self, setting: Setting, link: ServerLink | None = None) -> None:
+        """The link is ours from now on."""
+        self._setting = setting
+        self._gatherer = Gatherer()
+        self.link = link
+        self._pins = open_pins(setting, link)
+        try:
+            self.replica = open_replica(setting, self._pins)
+        except BaseException:
+            self._pins.close()
+            raise
+
+    @property
+    def core(self) -> Core:
+        return self.replica.core
+
+    @property
+    def maintenance(self) -> ReadOnly:
+        return self
+
+    def begin(self) -> Transaction:
+        raise AssertionError("a handle that reads begins no transaction that may write")
+
+    def refresh(self) -> None:
+        self.replica.refresh()
+
+    def wait_visible(self, ts: int) -> None:
+        """Nothing was committed here."""
+
+    def stream(self, request: Subscribe) -> Stream:
+        if self.link is None:
+            raise UsageError(
+                "a handle that was opened with read_only=True has nobody to subscribe to"
+            )
+        return self.link.stream(request)
+
+    # Maintenance.
+
+    def health(self) -> Health:
+        with pinned(self) as ts, readable(self._setting.path):
+            return examine(self.core, self._gatherer, ts)
+
+    def flush(self, table: str | None = None) -> NoReturn:
+        _refuse()
+
+    def compact(
+        self, table: str | None = None, *, runner: Any = None, plan: Any = None
+    ) -> NoReturn:
+        _refuse()
+
+    def checkpoint(self) -> NoReturn:
+        _refuse()
+
+    def gc(self) -> NoReturn:
+        _refuse()
+
+    def keep_for(self, retention_us: int) -> NoReturn:
+        _refuse()
+
+    def snapshot(self, name: str) -> NoReturn:
+        _refuse()
+
+    def drop_snapshot(self, name: str) -> NoReturn:
+        _refuse()
+
+    # Leaving.
+
+    def stop_serving(self) -> None:
+        """Nobody is served here."""
+
+    def leave(self) -> None:
+        self.let_go()
+
+    def let_go(self) -> None:
+        with ExitStack() as steps:  # the last one that is named is the first one that is done
+            close_objects(steps, self._setting)
+            if self.link is not None:
+                steps.callback(self.link.close)
+            steps.callback(self._pins.close)
+            steps.callback(self._setting.duck.close)
+
+    def abandon(self) -> None:
+        if self.link is not None:
+            self.link.abandon()
+        self._pins.abandon()
+
+
+def _refuse() -> NoReturn:
+    raise UnavailableError("the database is open read-only")

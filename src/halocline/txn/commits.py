@@ -1,0 +1,47 @@
+"""Commits: who commits for the transactions of this process.
+
+    Committer         the owner's: checks, takes a timestamp, folds, logs        (commit.py)
+    RemoteCommitter   asks the owner, in another process or on another machine   (node/)
+
+A transaction knows this protocol and nothing else of the two. What only an owner can do, such as
+background work, checkpoints and the collection of garbage, is done with a Committer.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from halocline.catalog import TableDdl
+from halocline.rows.engine import EngineState
+from halocline.rows.state import TableState
+from halocline.rows.system import JobNode
+from halocline.txn.workspace import Single, Workspace
+
+
+class Commits(Protocol):
+    """What transactions need of whoever commits them."""
+
+    engine: EngineState
+    """The newest state; open transactions of a process that follows may have an older one."""
+    forgotten: list[JobNode]
+    """Jobs of transactions that nobody ended: see jobs.give_up."""
+
+    def commit(self, txn: Workspace) -> int:
+        """Commit a workspace; returns commit_ts once it is durable and visible."""
+
+    def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
+        """Commit one row; 0 when the general way must decide."""
+
+    def tidy(self, state: TableState) -> None:
+        """Freeze and merge what a commit has left in memory."""
+
+    def start_job(
+        self, state: TableState | None, *, rows: int = 0, lease_us: int = 0, job_id: int = 0
+    ) -> JobNode:
+        """Log a job and the RowIDs it may use; durable when this returns."""
+
+    def end_job(self, job: JobNode) -> None:
+        """Give a job up: whatever it wrote may be removed."""
+
+    def begin_ddl(self, snapshot: int) -> TableDdl:
+        """Open the catalog's part of a transaction."""
