@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -368,14 +368,14 @@ def test_only_the_attempt_that_won_is_committed(shop: str, monkeypatch: pytest.M
     table = frame(range(100, 3000))
     found = DefaultSource({"path": shop, "table": "orders"})
     writer = found.writer(spark_schema(table.schema), False)
-    lost, won = (writer.write(iter(table.to_batches())) for _ in range(2))
-    late = writer.write(iter(table.to_batches()))  # a zombie, after the commit
+    lost, won = (cast(Any, writer.write(iter(table.to_batches()))) for _ in range(2))
+    late: Any = writer.write(iter(table.to_batches()))  # a zombie, after the commit
     writer.commit([won])
     assert len(names(shop)) == 2910
-    assert current(shop) == {Path(one.key).name for one in won.made}  # type: ignore[attr-defined]
-    others = {Path(one.key).name for message in (lost, late) for one in message.made}  # type: ignore[attr-defined]
+    assert current(shop) == {Path(one.key).name for one in won.made}
+    others = {Path(one.key).name for message in (lost, late) for one in message.made}
     assert files_of(shop) == current(shop) | others
-    assert len(others) == 2 * len(won.made)  # type: ignore[attr-defined]
+    assert len(others) == 2 * len(won.made)
     with hc.open(shop, options=OPTIONS) as db:
         db.gc()
         assert db.check() == []
