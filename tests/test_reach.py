@@ -29,7 +29,7 @@ CALLED_BY_NAME = {
     "halocline/txn/transaction.py": "get_many: for users",
     "halocline/clock.py": "advance: tests turn the clock",
     "halocline/store/faulty.py": ("FaultyFiles crash_image materialise: tests crash with them"),
-    "halocline/log/format.py": "PARTS W04: a number that stays reserved; tests read heads with it",
+    "halocline/log/format.py": "PARTS: a number that stays reserved",
     "halocline/log/record.py": "DDL_CD DDL_DD DDL_CI DDL_DI: numbers that stay reserved",
     "pyspark_halocline/feed.py": (
         "initialOffset latestOffset getDefaultReadLimit reportLatestOffset"

@@ -43,7 +43,7 @@ from halocline import Database
 from halocline.errors import SnapshotExpiredError, UsageError
 from halocline.read.changes import changes_schema, read_events
 from halocline.read.duck import as_schema
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema

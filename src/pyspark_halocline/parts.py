@@ -40,8 +40,8 @@ from halocline.read.prune import compile_where
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.statement import parse_where
 from halocline.rows.members import is_among
-from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
 from halocline.schema.ipc import check_own
 from halocline.schema.schema import Schema
 from halocline.spark.probe import shelf_at

@@ -32,7 +32,7 @@ from halocline.errors import HaloclineError
 from halocline.log import format as frames
 from halocline.log import record
 from halocline.log.format import Entry, FileHeader
-from halocline.log.inspect import End, Found, Trouble, inspect
+from halocline.log.inspect import End, FoundEntry, Trouble, inspect
 from halocline.log.names import path_of
 from halocline.rows import system
 from halocline.rows.nodes import read_head
@@ -70,11 +70,11 @@ def show_log(path: Path, *, start_order: int, as_json: bool) -> int:
 # From bytes to plain values.
 
 
-def _tell(part: FileHeader | Found | Trouble | End) -> Told:
+def _tell(part: FileHeader | FoundEntry | Trouble | End) -> Told:
     if isinstance(part, FileHeader):
         first = {"epoch": part.epoch, "bytes": part.size, "first_order": part.first_order}
         return {"file": path_of(part.number), **first}
-    if isinstance(part, Found):
+    if isinstance(part, FoundEntry):
         return _tell_entry(part.entry) | {"file": path_of(part.number), "offset": part.offset}
     if isinstance(part, Trouble):
         return {"trouble": part.why, "file": part.path, "offset": part.offset}

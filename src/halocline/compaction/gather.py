@@ -23,9 +23,9 @@ from halocline.ids import NEVER, ObjectId
 from halocline.objects.columns import ROWID
 from halocline.options import MIB, Options
 from halocline.read.ended import ended_rowids
-from halocline.rows.page import Int64Array
 from halocline.rows.state import Shape, TableState
 from halocline.rows.tier import Tier
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 
 OBJECT_BYTES_MAX: Final = 256 * MIB

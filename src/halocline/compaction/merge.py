@@ -42,8 +42,7 @@ from halocline.objects.directory import Directory
 from halocline.objects.keybytes import key_bytes
 from halocline.options import MIB
 from halocline.rows.members import is_among
-from halocline.rows.page import Int64Array, Mask
-from halocline.schema.batches import int64_values
+from halocline.schema.batches import BoolArray, Int64Array, int64_values
 from halocline.schema.schema import Schema
 from halocline.schema.types import kind
 
@@ -56,7 +55,7 @@ _WORDS: Final = frozenset(["int", "time", "timestamp", "timestamptz"])
 """Kinds whose keys are 64-bit numbers with the sign bit flipped."""
 _PLAIN: Final = _WORDS | {"date"}
 
-Drop = Callable[[Int64Array], Mask]
+Drop = Callable[[Int64Array], BoolArray]
 """Which of some RowIDs are not wanted."""
 
 
@@ -330,7 +329,7 @@ class Dropped:
         """Drop the rows in a sorted array of RowIDs."""
         has_ended = dropper(ended)
 
-        def drop(rowids: Int64Array) -> Mask:
+        def drop(rowids: Int64Array) -> BoolArray:
             self._go_on()
             gone = has_ended(rowids)
             if gone.any():

@@ -38,10 +38,10 @@ from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.shelf import FILES_PER_JOB
 from halocline.options import Options
 from halocline.read.ended import ended_rowids
-from halocline.rows.page import Int64Array
 from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
+from halocline.schema.batches import Int64Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,9 +34,9 @@ from halocline.objects.inspect import inspect
 from halocline.objects.keybytes import key_bytes
 from halocline.read.ended import ended_rowids
 from halocline.rows import EngineState, TableState
-from halocline.rows.page import Int64Array, Page
+from halocline.rows.page import Page
 from halocline.rows.state import Shape
-from halocline.schema.batches import column_values
+from halocline.schema.batches import Int64Array, column_values
 
 WINDOW_ROWS: Final = 2_000_000
 """Rows that are compared at once: some 200 MB."""

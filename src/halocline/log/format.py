@@ -54,7 +54,6 @@ CKP: Final = 0x40
 MASKED: Final = 0x80
 """Bit 7 of a type on disk: the payload is XOR-ed with the keystream of its order."""
 
-W04: Final = Struct("<IQIB")
 FIELDS: Final = Struct("<IQIBQQ")
 """Group, LSN, length, type, order, synced: what the header's CRC covers."""
 HEADER: Final = Struct("<IQIBQQIB")

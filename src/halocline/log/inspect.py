@@ -33,7 +33,7 @@ from halocline.options import Options
 from halocline.store import Files
 
 
-class Found(NamedTuple):
+class FoundEntry(NamedTuple):
     """A valid entry, and where its header stands."""
 
     number: int
@@ -60,7 +60,9 @@ class End(NamedTuple):
     why: str
 
 
-def inspect(files: Files, start_order: int = 0) -> Iterator[FileHeader | Found | Trouble | End]:
+def inspect(
+    files: Files, start_order: int = 0
+) -> Iterator[FileHeader | FoundEntry | Trouble | End]:
     """Whatever can be read of a log, from that order on, and then its end."""
     numbers = found_numbers(files)
     headers = {number: _header(files, number) for number in numbers}
@@ -96,11 +98,11 @@ def _header(files: Files, number: int) -> FileHeader | Trouble | None:
         return Trouble(path, 0, str(error))
 
 
-def _entries(image: bytes, limit: int, cursor: Cursor, start_order: int) -> Iterator[Found]:
+def _entries(image: bytes, limit: int, cursor: Cursor, start_order: int) -> Iterator[FoundEntry]:
     at = cursor.offset
     for entry in read_entries(image, 0, limit, cursor):
         if entry.order >= start_order:
-            yield Found(cursor.number, align(at), entry)
+            yield FoundEntry(cursor.number, align(at), entry)
         at = cursor.offset
 
 

@@ -70,7 +70,7 @@ _pack_plain, _pack_node = _PLAIN.pack, NODE.pack
 _U32_MAX: Final = (1 << 32) - 1
 _new = tuple.__new__
 
-Node = tuple[int, bytes]
+RawNode = tuple[int, bytes]
 _Token = str | tuple[str, int]
 _decode_token = msgspec.msgpack.Decoder(_Token).decode
 _encode_token = msgspec.msgpack.Encoder().encode
@@ -95,7 +95,7 @@ class Record(NamedTuple):
     order: int
     txn_id: int
     info: Info | None
-    nodes: list[Node]
+    nodes: list[RawNode]
 
 
 def encode_commit(
@@ -142,10 +142,10 @@ def add_nodes(payload: bytearray, nodes: Sequence[tuple[int, bytes]]) -> None:
 
 def decode_payload(
     payload: bytes, path: str = "log", nodes_max: int = _U32_MAX
-) -> tuple[int, Info | None, list[Node]]:
+) -> tuple[int, Info | None, list[RawNode]]:
     """(transaction id, info, nodes); CorruptionError if its lengths do not add up, UsageError if it
     says that it has more nodes than it may."""
-    nodes: list[Node] = []
+    nodes: list[RawNode] = []
     try:
         txn_id, info_bytes = _unpack_meta(payload)
         at = _META_BYTES + info_bytes

@@ -24,9 +24,10 @@ import pyarrow.compute as pc
 from halocline.objects.columns import CHANGED, COMMIT_TS, HIDDEN, ROWID, SUCCESSOR
 from halocline.objects.keybytes import is_sorted
 from halocline.rows.deletes import TombstoneRun, merge_tombstones
-from halocline.rows.page import FrozenPage, Int64Array, Mask
+from halocline.rows.page import FrozenPage
 from halocline.rows.state import TableState
 from halocline.rows.trim import residents
+from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
 
@@ -94,7 +95,7 @@ def _singles(state: TableState, after_ts: int, until_ts: int) -> TombstoneRun:
     )
 
 
-def _kept(run: TombstoneRun, mask: Mask) -> TombstoneRun:
+def _kept(run: TombstoneRun, mask: BoolArray) -> TombstoneRun:
     if mask.all():
         return run
     indexes = np.nonzero(mask)[0].tolist()
@@ -107,7 +108,7 @@ def _kept(run: TombstoneRun, mask: Mask) -> TombstoneRun:
     )
 
 
-def _dead(state: TableState, run: TombstoneRun, floor: int) -> Mask:
+def _dead(state: TableState, run: TombstoneRun, floor: int) -> BoolArray:
     """Tombstones whose row is gone: it was in L0, and undo GC has removed it."""
     dead = (run.stamps <= floor) & (run.rowids >= state.moved_rowid)
     if dead.any():

@@ -29,7 +29,7 @@ from halocline.node.file_requests import list_log, look, put_object, read_file, 
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of
 from halocline.node.push import BEGIN_AGAIN, Hub
-from halocline.node.row_commits import Answerable, Outcome, log_rows
+from halocline.node.row_commits import Answerable, RowAnswer, log_rows
 from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (
@@ -189,7 +189,7 @@ class Dispatch:
             commit_ts = txn.commit()
         return commit_ts or 0, [tables[id] for id in changed if id in tables and tables[id].owes]
 
-    def log_rows(self, commits: Sequence[Commit]) -> Sequence[Outcome]:
+    def log_rows(self, commits: Sequence[Commit]) -> Sequence[RowAnswer]:
         """Fold and log commits of single rows; None for those that `log_commit` must decide."""
         try:
             return log_rows(self._running().core, commits)

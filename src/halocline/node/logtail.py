@@ -26,7 +26,7 @@ import pyarrow as pa
 from halocline.errors import CorruptionError
 from halocline.log import DML_A, DML_D, DML_U, Info, Record
 from halocline.objects.shelf import FILES_PER_JOB, object_key
-from halocline.rows.nodes import Append, Node, Update, check_rows_of_each, decode_node, table_of
+from halocline.rows.nodes import Append, RowNode, Update, check_rows_of_each, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
@@ -60,7 +60,7 @@ def messages_of(record: Record, state_of: StateOf, database: str) -> list[tuple[
     info = record.info
     if info is None:
         return []
-    nodes: list[tuple[TableState, Node]] = []
+    nodes: list[tuple[TableState, RowNode]] = []
     for kind, payload in record.nodes:
         if kind in (DML_A, DML_D, DML_U):
             state = state_of(table_of(payload))
@@ -78,7 +78,7 @@ def messages_of(record: Record, state_of: StateOf, database: str) -> list[tuple[
 
 
 def _of_each(
-    record: Record, info: Info, nodes: list[tuple[TableState, Node]], database: str
+    record: Record, info: Info, nodes: list[tuple[TableState, RowNode]], database: str
 ) -> list[tuple[int, list[bytes]]]:
     """The messages of transactions that inserted a row each."""
     stamps = range(info.first_ts, info.first_ts + info.commits)
@@ -95,11 +95,11 @@ def _of_each(
     return found
 
 
-Found = list[tuple[int, str, pa.Table, TableState]]
+FoundMessages = list[tuple[int, str, pa.Table, TableState]]
 
 
-def _of_node(state: TableState, node: Node, ts: int) -> Found:
-    found: Found = []
+def _of_node(state: TableState, node: RowNode, ts: int) -> FoundMessages:
+    found: FoundMessages = []
     if isinstance(node, (Append, Update)):
         table = state.schema.to_table(node.rows) if node.table is None else node.table
         rowids = np.arange(node.first_rowid, node.first_rowid + node.count, dtype=np.int64)
@@ -128,8 +128,8 @@ def _stamped(table: pa.Table, ts: int, rowids: Sequence[int] | Any) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema([*hidden, *table.schema]))
 
 
-def _of_objects(state: TableState, reshape: Reshape, ts: int) -> Found:
-    found: Found = []
+def _of_objects(state: TableState, reshape: Reshape, ts: int) -> FoundMessages:
+    found: FoundMessages = []
     if reshape.created:
         rows = [
             {
@@ -157,7 +157,7 @@ def _of_objects(state: TableState, reshape: Reshape, ts: int) -> Found:
     return found
 
 
-def _encode(found: Found, database: str, order: int, ts: int) -> list[bytes]:
+def _encode(found: FoundMessages, database: str, order: int, ts: int) -> list[bytes]:
     """The messages of one commit, in their order."""
     messages = []
     for _, kind, table, state in sorted(found, key=lambda one: one[0]):  # stable

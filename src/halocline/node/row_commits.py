@@ -32,12 +32,12 @@ from halocline.txn.workspace import Single
 
 Answerable = tuple[int, list[TableState]]
 """commit_ts, and the tables to tidy up when it is durable."""
-Outcome = Answerable | Exception | None
+RowAnswer = Answerable | Exception | None
 
 
-def log_rows(core: Core, commits: Sequence[Commit]) -> list[Outcome]:
+def log_rows(core: Core, commits: Sequence[Commit]) -> list[RowAnswer]:
     """Fold and log those that are plain, or say why not; None for those that have to go alone."""
-    found: list[Outcome] = [None] * len(commits)
+    found: list[RowAnswer] = [None] * len(commits)
     rows: dict[int, tuple[Single, bytes]] = {}
     groups: dict[tuple[int, int], list[int]] = {}
     pin = object()
@@ -90,7 +90,7 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
 
 def _commit(
     core: Core, singles: list[Single], snapshots: list[int], bodies: list[bytes]
-) -> list[Outcome]:
+) -> list[RowAnswer]:
     state = singles[0][0]
     try:
         stamps = commit_rows(core.own, singles, snapshots, bodies)

@@ -41,11 +41,11 @@ U63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Fields by position; the tag comes first."""
 
 
-class TableReads(Message, frozen=True):
+class TableReads(WireMessage, frozen=True):
     """What a serializable transaction has read of one table, keys as `Schema.encode_keys` does."""
 
     table_id: U63
@@ -54,7 +54,7 @@ class TableReads(Message, frozen=True):
     whole: bool
 
 
-class BlindNotes(Message, frozen=True):
+class BlindNotes(WireMessage, frozen=True):
     """A job that decides at its commit what becomes of its keys (txn/blind.py)."""
 
     mode: Literal["upsert", "ignore", "delete"]
@@ -65,7 +65,7 @@ class BlindNotes(Message, frozen=True):
     """Side files that never join the table, as `entry_to_wire` has them."""
 
 
-class ObjectNotes(Message, frozen=True):
+class ObjectNotes(WireMessage, frozen=True):
     """What the record does not say of the files that a transaction has written."""
 
     table_id: U63
@@ -80,7 +80,7 @@ _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """RowIDs that one request may reserve: there are 2^63, and none is given twice."""
 
 
-class Hello(Message, frozen=True, tag="hello"):
+class Hello(WireMessage, frozen=True, tag="hello"):
     """Who calls. The token is that of the endpoint file, or of the server."""
 
     version: int
@@ -90,18 +90,18 @@ class Hello(Message, frozen=True, tag="hello"):
     """Another connection of a session that is open; 0 begins one."""
 
 
-class Ping(Message, frozen=True, tag="ping"):
+class Ping(WireMessage, frozen=True, tag="ping"):
     """Are you there? Answered with the position."""
 
 
-class Committed(Message, frozen=True):
+class Committed(WireMessage, frozen=True):
     """The answer to a Commit with blind jobs: what each of them came to, by table."""
 
     commit_ts: U63
     counts: dict[int, Counts]
 
 
-class Commit(Message, frozen=True, tag="commit"):
+class Commit(WireMessage, frozen=True, tag="commit"):
     """A workspace: a commit record whose timestamp and RowIDs are still blank."""
 
     snapshot: U63
@@ -118,19 +118,19 @@ class Commit(Message, frozen=True, tag="commit"):
     objects: tuple[ObjectNotes, ...] = ()
 
 
-class FindToken(Message, frozen=True, tag="token"):
+class FindToken(WireMessage, frozen=True, tag="token"):
     """The commit_ts of a token, 0 when it is not known."""
 
     token: Token
 
 
-class WaitVisible(Message, frozen=True, tag="wait"):
+class WaitVisible(WireMessage, frozen=True, tag="wait"):
     """Answered when that timestamp is visible, or after a second: with the visible one."""
 
     ts: U63
 
 
-class StartJob(Message, frozen=True, tag="job"):
+class StartJob(WireMessage, frozen=True, tag="job"):
     """RowIDs and a name for files; `Log a job`, as the owner does for its own."""
 
     table_id: U63
@@ -140,32 +140,32 @@ class StartJob(Message, frozen=True, tag="job"):
     ddl: U63 = 0
 
 
-class EndJob(Message, frozen=True, tag="end_job"):
+class EndJob(WireMessage, frozen=True, tag="end_job"):
     """The files of this job will not be committed."""
 
     job_id: U63
 
 
-class BeginDdl(Message, frozen=True, tag="ddl"):
+class BeginDdl(WireMessage, frozen=True, tag="ddl"):
     """Open a catalog transaction at a snapshot; answered with its number."""
 
     snapshot: U63
 
 
-class FindTable(Message, frozen=True, tag="find_table"):
+class FindTable(WireMessage, frozen=True, tag="find_table"):
     """The id of the table of that name as the catalog transaction sees it, 0 for none."""
 
     ddl: U63
     name: Name
 
 
-class ListTables(Message, frozen=True, tag="list_tables"):
+class ListTables(WireMessage, frozen=True, tag="list_tables"):
     """The ids of all tables that the catalog transaction sees."""
 
     ddl: U63
 
 
-class CreateTable(Message, frozen=True, tag="create_table"):
+class CreateTable(WireMessage, frozen=True, tag="create_table"):
     """Answered with the id of the new table."""
 
     ddl: U63
@@ -174,20 +174,20 @@ class CreateTable(Message, frozen=True, tag="create_table"):
     layout: Name
 
 
-class DropTable(Message, frozen=True, tag="drop_table"):
+class DropTable(WireMessage, frozen=True, tag="drop_table"):
     """Answered with the id of the table that ends."""
 
     ddl: U63
     name: Name
 
 
-class EndDdl(Message, frozen=True, tag="end_ddl"):
+class EndDdl(WireMessage, frozen=True, tag="end_ddl"):
     """Forget a catalog transaction."""
 
     ddl: U63
 
 
-class ReadFile(Message, frozen=True, tag="file"):
+class ReadFile(WireMessage, frozen=True, tag="file"):
     """Bytes of a file that followers read: a log file, the checkpoint pointer, the position.
 
     At most READ_BYTES_MAX; fewer than asked for only at its end. None when there is no such file.
@@ -198,7 +198,7 @@ class ReadFile(Message, frozen=True, tag="file"):
     size: U63 = 0
 
 
-class Look(Message, frozen=True, tag="look"):
+class Look(WireMessage, frozen=True, tag="look"):
     """What is new in the log, for a follower far away: one request for all that a begin needs.
 
     It has read that log file, "" for none yet, up to that offset.
@@ -208,7 +208,7 @@ class Look(Message, frozen=True, tag="look"):
     offset: U63
 
 
-class Looked(Message, frozen=True):
+class Looked(WireMessage, frozen=True):
     """The published position, and the bytes of the log file from the offset up to it.
 
     No bytes when the position is in another file, or when they are more than LOOK_BYTES_MAX.
@@ -218,11 +218,11 @@ class Looked(Message, frozen=True):
     data: bytes
 
 
-class ListLog(Message, frozen=True, tag="list_log"):
+class ListLog(WireMessage, frozen=True, tag="list_log"):
     """Names of the log files."""
 
 
-class ReadObject(Message, frozen=True, tag="object"):
+class ReadObject(WireMessage, frozen=True, tag="object"):
     """Bytes of an object, as ReadFile."""
 
     key: Name
@@ -230,20 +230,20 @@ class ReadObject(Message, frozen=True, tag="object"):
     size: U63 = 0
 
 
-class PutObject(Message, frozen=True, tag="put"):
+class PutObject(WireMessage, frozen=True, tag="put"):
     """Store a file of a live job of this session."""
 
     key: Name
     data: bytes
 
 
-class PinSnapshot(Message, frozen=True, tag="pin"):
+class PinSnapshot(WireMessage, frozen=True, tag="pin"):
     """The oldest snapshot that this session reads; NEVER when it reads none."""
 
     ts: U63
 
 
-class ReadTail(Message, frozen=True, tag="tail"):
+class ReadTail(WireMessage, frozen=True, tag="tail"):
     """What was committed from that log entry on, as messages (logtail.py), until they are many.
 
     `table` narrows it to one. Order 0: from the oldest entry there is.
@@ -253,7 +253,7 @@ class ReadTail(Message, frozen=True, tag="tail"):
     table: Name | None = None
 
 
-class Subscribe(Message, frozen=True, tag="subscribe"):
+class Subscribe(WireMessage, frozen=True, tag="subscribe"):
     """Every commit after that timestamp, as messages, pushed as they come (push.py).
 
     None: from now on. `table` narrows it to one. Answered with one Pushed after another, until
@@ -264,7 +264,7 @@ class Subscribe(Message, frozen=True, tag="subscribe"):
     table: Name | None = None
 
 
-class ListCheckpoints(Message, frozen=True, tag="checkpoints"):
+class ListCheckpoints(WireMessage, frozen=True, tag="checkpoints"):
     """The checkpoints that can be begun with, newest first: CheckpointFacts."""
 
 
@@ -273,7 +273,7 @@ CommandName = Literal[
 ]
 
 
-class Command(Message, frozen=True, tag="command"):
+class Command(WireMessage, frozen=True, tag="command"):
     """A maintenance call of the database, with the name of a table or snapshot.
 
     `keep_for` has the retention time, in whole microseconds, in its place.
@@ -327,7 +327,7 @@ LOOK_BYTES_MAX: Final = 1 << 20
 """More than that is asked for by itself, with the patience that it needs."""
 
 
-class Welcome(Message, frozen=True, tag="welcome"):
+class Welcome(WireMessage, frozen=True, tag="welcome"):
     """The answer to Hello."""
 
     session: U63
@@ -335,21 +335,21 @@ class Welcome(Message, frozen=True, tag="welcome"):
     pid: int
 
 
-class Position(Message, frozen=True, tag="position"):
+class Position(WireMessage, frozen=True, tag="position"):
     """Where the owner is."""
 
     epoch: U63
     visible_ts: U63
 
 
-class Tail(Message, frozen=True, tag="tail"):
+class Tail(WireMessage, frozen=True, tag="tail"):
     """Messages, and the order that the next request goes on with."""
 
     order: U63
     messages: tuple[bytes, ...]
 
 
-class Pushed(Message, frozen=True, tag="pushed"):
+class Pushed(WireMessage, frozen=True, tag="pushed"):
     """All that a subscriber wants of the commits with start <= commit_ts <= end.
 
     The next one begins at end + 1. One that begins where the last has ended, without messages, is
@@ -361,7 +361,7 @@ class Pushed(Message, frozen=True, tag="pushed"):
     messages: tuple[bytes, ...]
 
 
-class CheckpointFacts(Message, frozen=True):
+class CheckpointFacts(WireMessage, frozen=True):
     """A checkpoint: the newest commit in it, its root file, and what to subscribe from.
 
     Objects are in it up to `ts`; rows that were still in memory then come after `since`.
@@ -373,13 +373,13 @@ class CheckpointFacts(Message, frozen=True):
     since: U63
 
 
-class Done(Message, frozen=True, tag="done"):
+class Done(WireMessage, frozen=True, tag="done"):
     """The result; its type follows from the request."""
 
     value: msgspec.Raw
 
 
-class Failed(Message, frozen=True, tag="failed"):
+class Failed(WireMessage, frozen=True, tag="failed"):
     """An error of errors.py: its class and its fields (faults.py)."""
 
     kind: Name

@@ -33,7 +33,7 @@ from halocline.node.limits import Nodes
 from halocline.node.session import Session
 from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.shelf import job_in
-from halocline.rows.nodes import Append, Delete, Node, decode_node, table_of
+from halocline.rows.nodes import Append, Delete, RowNode, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
@@ -143,7 +143,7 @@ def known_table(state: TableState | None) -> TableState:
     return state
 
 
-def _add(changes: TableChanges, node: Node, state: TableState) -> None:
+def _add(changes: TableChanges, node: RowNode, state: TableState) -> None:
     """One node becomes changes, by the methods that a local transaction uses."""
     key_of = state.key_of
     if isinstance(node, Append):

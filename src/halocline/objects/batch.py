@@ -23,11 +23,11 @@ from halocline.objects.bloom import hash_ints, hash_keys
 from halocline.objects.footer import BloomColumn
 from halocline.objects.keybytes import key_bytes, pk64
 from halocline.objects.xxh3 import Hashes
+from halocline.schema.batches import Int64Array
 from halocline.schema.cells import Cells
 from halocline.schema.schema import Schema
 from halocline.schema.types import EPOCH_ORDINAL
 
-Int64Array = npt.NDArray[np.int64]
 _NO_KEYS: list[bytes] = []
 
 

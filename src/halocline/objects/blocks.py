@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from halocline.objects.batch import Int64Array
 from halocline.objects.columns import COMMIT_TS, HIDDEN, PK64, ROWID, ROWID_ID
 from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Handle, Pool
 from halocline.objects.read import ObjectReader, ObjectTail
 from halocline.objects.stats import ObjectFile
+from halocline.schema.batches import Int64Array
 from halocline.schema.cells import Cells
 from halocline.schema.cells import ReadRow as CellReader
 from halocline.schema.schema import Column, Schema

@@ -33,9 +33,8 @@ from halocline.objects.columns import PK64_ID
 from halocline.objects.footer import BloomColumn
 from halocline.objects.thrift import ThriftError, read_struct
 from halocline.objects.xxh3 import Hashes
+from halocline.schema.batches import BoolArray
 from halocline.schema.types import EPOCH_ORDINAL
-
-Mask = npt.NDArray[np.bool_]
 
 INT32, INT64, BYTE_ARRAY, FIXED = 1, 2, 6, 7
 """Physical types that Parquet hashes."""
@@ -94,13 +93,13 @@ class Bloom:
                 return False
         return True
 
-    def probe(self, hashes: Hashes) -> Mask:
+    def probe(self, hashes: Hashes) -> BoolArray:
         """`may_hold` of each."""
         buckets = (hashes >> np.uint64(32)) * np.uint64(self._count) >> np.uint64(32)
         words = self._blocks[buckets.astype(np.int64)]
         low = hashes.astype(np.uint32)[:, None]
         bits = words >> (low * _SALT_ARRAY >> np.uint32(27))
-        found: Mask = np.bitwise_and.reduce(bits, axis=1) & np.uint32(1) != 0
+        found: BoolArray = np.bitwise_and.reduce(bits, axis=1) & np.uint32(1) != 0
         return found
 
 

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import UsageError
-from halocline.objects.batch import Int64Array, KeyBatch
+from halocline.objects.batch import KeyBatch
 from halocline.objects.blocks import Blocks
 from halocline.objects.bloom import hasher
 from halocline.objects.columns import PK64_ID, ROWID_ID
@@ -44,6 +44,7 @@ from halocline.objects.keyblock import KeyBlock
 from halocline.objects.pool import Pool
 from halocline.objects.read import ObjectReader, ObjectTail
 from halocline.objects.stats import ObjectFile
+from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 

@@ -31,11 +31,12 @@ import pyarrow as pa
 
 from halocline.errors import UnavailableError, UsageError
 from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, Order
-from halocline.objects.order import Int64Array, cuts
+from halocline.objects.order import cuts
 from halocline.objects.shelf import FILES_PER_JOB, object_key
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.objects.write import encode_data, encode_tombstones
 from halocline.options import Options
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 from halocline.store.objects import Objects
 

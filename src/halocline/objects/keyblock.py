@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.objects.batch import Int64Array, KeyBatch
+from halocline.objects.batch import KeyBatch
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID
 from halocline.objects.stats import ObjectFile
-from halocline.schema.batches import int64_values
+from halocline.schema.batches import Int64Array, int64_values
 from halocline.schema.schema import Schema
 
 Matches = tuple[Int64Array, Int64Array]

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.objects.keybytes import is_sorted
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 
-Int64Array = npt.NDArray[np.int64]
 PIECE_BYTES: Final = 1 << 30
 
 

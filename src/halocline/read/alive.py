@@ -20,8 +20,8 @@ import pyarrow as pa
 from halocline.objects.batch import KeyBatch
 from halocline.objects.columns import ROWID
 from halocline.rows.deletes import DeletionBuffer
-from halocline.rows.page import Int64Array, Mask
 from halocline.rows.state import TableState
+from halocline.schema.batches import BoolArray, Int64Array
 
 
 def is_ended(state: TableState, rowid: int, key: bytes, ts: int) -> bool:
@@ -43,7 +43,7 @@ def is_ended(state: TableState, rowid: int, key: bytes, ts: int) -> bool:
     return False
 
 
-def ended_mask(state: TableState, rowids: Int64Array, ts: int) -> Mask:
+def ended_mask(state: TableState, rowids: Int64Array, ts: int) -> BoolArray:
     """Which of these versions had ended by `ts`."""
     dead = _ended_in_memory(state.deletes, rowids, ts)
     tier = state.shape.tier
@@ -64,7 +64,7 @@ def ended_mask(state: TableState, rowids: Int64Array, ts: int) -> Mask:
     return dead
 
 
-def _ended_in_memory(deletes: DeletionBuffer, rowids: Int64Array, ts: int) -> Mask:
+def _ended_in_memory(deletes: DeletionBuffer, rowids: Int64Array, ts: int) -> BoolArray:
     dead = np.zeros(len(rowids), dtype=np.bool_)
     ended = deletes.ended
     if ended:

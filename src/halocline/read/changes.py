@@ -35,9 +35,9 @@ from halocline.objects.columns import COMMIT_TS, ROWID, SUCCESSOR, tombstone_sch
 from halocline.read.alive import ended_mask
 from halocline.read.ended import ended_rowids
 from halocline.read.locate import Located, locate_rowids
-from halocline.rows.page import Int64Array
 from halocline.rows.resident import resident
 from halocline.rows.state import Shape, TableState
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 
 KINDS = ("delete", "update_before", "update_after", "insert")

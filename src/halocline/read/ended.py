@@ -27,9 +27,9 @@ from halocline.catalog import ObjectEntry
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
-from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
+from halocline.schema.batches import Int64Array
 
 NONE: Int64Array = np.zeros(0, dtype=np.int64)
 _ROW_BYTES = 16

@@ -31,9 +31,9 @@ from halocline.objects.columns import ROWID
 from halocline.read.alive import ended_mask
 from halocline.rows.members import is_among
 from halocline.rows.memtree import Run
-from halocline.rows.page import Int64Array, Mask
 from halocline.rows.resident import resident, take
 from halocline.rows.state import Shape, TableState
+from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
 Keys = Sequence[Any] | Int64Array
@@ -82,7 +82,7 @@ class Located:
         """Places of keys that have a visible version."""
         return np.nonzero(self.rowids)[0]
 
-    def known(self) -> Mask:
+    def known(self) -> BoolArray:
         """Which places have a row, in a page or in an object."""
         mask = self._sources >= 0
         mask[~mask] = resident(self.shape, self.rowids[~mask])

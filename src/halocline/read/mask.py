@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
 from halocline.objects.columns import ROWID
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 
 WORD: Final = 64
 WORDS_MAX: Final = 1 << 19

@@ -31,8 +31,9 @@ import numpy as np
 from halocline.catalog import ObjectEntry
 from halocline.objects import ObjectStats
 from halocline.rows.deletes import TombstoneRun
-from halocline.rows.page import Int64Array, Page
+from halocline.rows.page import Page
 from halocline.rows.state import Shape
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import Any
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects.finder import RowPosition
 from halocline.read.alive import is_ended
-from halocline.rows.page import Row
 from halocline.rows.state import TableState
+from halocline.schema.compiled import Row
 
 
 def find(state: TableState, key: Any, ts: int) -> int:

@@ -27,10 +27,10 @@ from halocline.objects import ObjectStats
 from halocline.objects.keybytes import key_bytes
 from halocline.read.alive import ended_mask
 from halocline.read.locate import Keys, Located, key_columns, locate_in_memory
-from halocline.rows.page import Int64Array
 from halocline.rows.resident import resident
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
+from halocline.schema.batches import Int64Array
 
 NONE: Int64Array = np.zeros(0, dtype=np.int64)
 SLACK = 32

@@ -31,8 +31,9 @@ from halocline.read.ended import in_objects, merged
 from halocline.read.plan import NONE, ScanPlan, plan_scan
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.members import is_among
-from halocline.rows.page import Int64Array, Mask, Page
+from halocline.rows.page import Page
 from halocline.rows.state import TableState
+from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def unclean(plan: ScanPlan) -> ScanPlan:
     return ScanPlan(ts=plan.ts, dirty=plan.dirty, late=plan.late, dead=plan.dead)
 
 
-def _kept(table: pa.Table, plan: ScanPlan, *, late: bool) -> Mask | None:
+def _kept(table: pa.Table, plan: ScanPlan, *, late: bool) -> BoolArray | None:
     """Which rows of a dirty or late object the snapshot sees; None when all of them."""
     rowids = table.column(ROWID).to_numpy()
     kept = ~is_among(rowids, plan.dead)
@@ -168,7 +169,7 @@ def _kept(table: pa.Table, plan: ScanPlan, *, late: bool) -> Mask | None:
 
 def alive_mask(
     page: Page, runs: Iterable[TombstoneRun], visible: int, ts: int, without: Int64Array
-) -> Mask | None:
+) -> BoolArray | None:
     """Which of the first `visible` rows live at `ts`; None when all do."""
     dead = [page.marks.until(ts)]
     dead += [page.offsets_of(run.within(page.start, page.end, ts)) for run in runs]

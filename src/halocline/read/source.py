@@ -40,7 +40,7 @@ from halocline.read.plan import NONE, ScanPlan
 from halocline.read.quote import literal, quote
 from halocline.read.scan import scan_objects
 from halocline.read.words import Loan, WordTable
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:

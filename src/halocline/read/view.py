@@ -35,8 +35,9 @@ from halocline.read.ranges import read_range
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.source import Source, source_of
 from halocline.rows.members import is_among
-from halocline.rows.page import Int64Array, Row
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 
 if TYPE_CHECKING:
     from halocline.read.prune import Predicate

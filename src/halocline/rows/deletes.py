@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 
 
 class Tombstone(NamedTuple):

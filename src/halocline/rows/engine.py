@@ -21,7 +21,7 @@ from halocline.errors import CorruptionError
 from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Info, Record
 from halocline.objects import Shelf
 from halocline.options import Options
-from halocline.rows.nodes import Node, check_rows_of_each, decode_node, table_of
+from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
@@ -121,7 +121,7 @@ class EngineState:
     def fold(
         self,
         info: Info,
-        nodes: Iterable[Node],
+        nodes: Iterable[RowNode],
         reshapes: Sequence[Reshape] = (),
         walls: Sequence[int] = (),
     ) -> None:
@@ -133,7 +133,7 @@ class EngineState:
         self.stamp(info.first_ts, info.commits, info.wall_us, info.token, walls)
 
     def fold_nodes(
-        self, ts: int, count: int, nodes: Iterable[Node], reshapes: Sequence[Reshape] = ()
+        self, ts: int, count: int, nodes: Iterable[RowNode], reshapes: Sequence[Reshape] = ()
     ) -> None:
         """Apply what a record says of rows and objects."""
         for reshape in reshapes:
@@ -177,7 +177,7 @@ class EngineState:
         if info is None:
             self._fold_system(record)
             return
-        nodes: list[Node] = []
+        nodes: list[RowNode] = []
         objects: list[tuple[int, bytes]] = []
         for kind, payload in record.nodes:
             if kind in (DML_A, DML_D, DML_U):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from halocline.rows.page import Int64Array, Mask
+from halocline.schema.batches import BoolArray, Int64Array
 
 
-def is_among(values: Int64Array, ascending: Int64Array) -> Mask:
+def is_among(values: Int64Array, ascending: Int64Array) -> BoolArray:
     """Which of the values are in a sorted array."""
     if not len(ascending) or not len(values):
         return np.zeros(len(values), dtype=np.bool_)
     places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    hits: Mask = ascending[places] == values
+    hits: BoolArray = ascending[places] == values
     return hits
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 
 Key = Any
 """A canonical key: one value, or a tuple for a composite key."""

@@ -37,7 +37,8 @@ import pyarrow as pa
 from halocline.errors import CorruptionError
 from halocline.log import DML_A, DML_D, DML_U, Info
 from halocline.rows.memtree import Run, sort_run
-from halocline.rows.page import Int64Array, Row
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 from halocline.schema.ipc import check_own
 from halocline.schema.schema import Schema
 
@@ -114,10 +115,10 @@ class Delete(msgspec.Struct):
         return 0
 
 
-Node = Append | Update | Delete
+RowNode = Append | Update | Delete
 
 
-def encode_node(node: Node, schema: Schema | None) -> tuple[int, bytes]:
+def encode_node(node: RowNode, schema: Schema | None) -> tuple[int, bytes]:
     """(node type, payload) with the first RowID left zero. Without a schema it has its bytes."""
     if isinstance(node, Delete):
         kind, many = DML_D, len(node.targets)
@@ -178,7 +179,7 @@ def read_head(payload: bytes | memoryview) -> tuple[int, int, int, int]:
     return form, table_id, first, many
 
 
-def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> Node:
+def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> RowNode:
     """The node that was encoded; CorruptionError when the bytes make no sense."""
     form, table_id, first, many = read_head(payload)
     body = memoryview(payload)[HEAD.size :]
@@ -199,7 +200,7 @@ def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> Node:
     return node
 
 
-def check_rows_of_each(info: Info, nodes: Sequence[Node], all_nodes: int) -> None:
+def check_rows_of_each(info: Info, nodes: Sequence[RowNode], all_nodes: int) -> None:
     """CorruptionError unless a commit of several transactions has a row for each."""
     one = nodes[0] if len(nodes) == 1 == all_nodes else None
     if not isinstance(one, Append) or one.table is not None or len(one.rows) != info.commits:
@@ -208,7 +209,7 @@ def check_rows_of_each(info: Info, nodes: Sequence[Node], all_nodes: int) -> Non
         raise CorruptionError("log", f"commit {info.first_ts} has one token for {info.commits}")
 
 
-def _decode_rows(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> Node:
+def _decode_rows(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> RowNode:
     if kind == DML_A:
         return Append(table_id, schema.decode_rows(body), first_rowid=first)
     if kind == DML_U:
@@ -226,7 +227,9 @@ def _decode_rows(kind: int, table_id: int, first: int, body: memoryview, schema:
     raise ValueError(f"node type {kind} is not a DML node")
 
 
-def _decode_arrow(kind: int, table_id: int, first: int, body: memoryview, schema: Schema) -> Node:
+def _decode_arrow(
+    kind: int, table_id: int, first: int, body: memoryview, schema: Schema
+) -> RowNode:
     if bytes(body[-8:]) != _IPC_END:
         raise ValueError("the Arrow stream has been cut")
     check_own(body)

@@ -25,14 +25,12 @@ from sys import getsizeof
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from halocline.schema.batches import BoolArray, Int64Array
+from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 
-Row = tuple[object, ...]
-Int64Array = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
 
@@ -58,7 +56,7 @@ class Marks:
         offsets = np.array(self.offsets[:count], dtype=np.int64)
         return offsets[np.array(self.stamps[:count], dtype=np.int64) <= ts]
 
-    def moved(self, places: Int64Array, kept: Mask) -> Marks:
+    def moved(self, places: Int64Array, kept: BoolArray) -> Marks:
         """The marks of the rows that are kept, at their new places."""
         fresh = Marks()
         count = len(self.offsets)
@@ -240,7 +238,7 @@ class FrozenPage:
         kept[kept] = self.rowids[places[kept]] == rowids[kept]
         return places[kept]
 
-    def without(self, gone: Mask) -> FrozenPage:
+    def without(self, gone: BoolArray) -> FrozenPage:
         """The page less some rows. Its range of RowIDs stays; marks move to new positions."""
         kept = ~gone
         places = np.cumsum(kept) - 1

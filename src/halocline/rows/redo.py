@@ -35,14 +35,14 @@ from halocline.rows.memtree import Run
 from halocline.rows.nodes import (
     Append,
     Delete,
-    Node,
+    RowNode,
     Update,
     check_rows_of_each,
     decode_node,
     table_of,
 )
-from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
 
 _ROWS = frozenset({DML_A, DML_D, DML_U})
 
@@ -82,7 +82,7 @@ def redo(engine: EngineState, record: Record, bounds: Mapping[int, Bounds]) -> i
     return last
 
 
-def _redo_rows_of_each(state: TableState, node: Node, info: Info, bound: Bounds) -> None:
+def _redo_rows_of_each(state: TableState, node: RowNode, info: Info, bound: Bounds) -> None:
     """A row of each of several transactions: a bound may lie between two of them."""
     assert isinstance(node, Append)
     skipped = max(0, bound.moved_rowid - node.first_rowid, bound.need_ts - info.first_ts)
@@ -91,7 +91,7 @@ def _redo_rows_of_each(state: TableState, node: Node, info: Info, bound: Bounds)
         state.fold(rows, info.first_ts + skipped, rows.count)
 
 
-def _redo_node(state: TableState, node: Node, ts: int, bound: Bounds) -> None:
+def _redo_node(state: TableState, node: RowNode, ts: int, bound: Bounds) -> None:
     moved = max(0, bound.moved_rowid - node.first_rowid)
     if ts > bound.flushed_ts and (not moved or isinstance(node, Delete)):
         state.fold(node, ts)

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.rows.members import is_among
-from halocline.rows.page import FrozenPage, Int64Array, Mask
+from halocline.rows.page import FrozenPage
 from halocline.rows.state import Shape
+from halocline.schema.batches import BoolArray, Int64Array
 
 
 def take(shape: Shape, rowids: Int64Array, columns: Sequence[str] | None = None) -> pa.Table:
@@ -34,7 +35,7 @@ def take(shape: Shape, rowids: Int64Array, columns: Sequence[str] | None = None)
     return table if np.array_equal(back, np.arange(len(back))) else table.take(pa.array(back))
 
 
-def resident(shape: Shape, rowids: Int64Array) -> Mask:
+def resident(shape: Shape, rowids: Int64Array) -> BoolArray:
     """Which of these versions have a row in these pages."""
     order = np.argsort(rowids, kind="stable")
     ascending = rowids[order]

@@ -43,10 +43,12 @@ from halocline.objects.columns import rowid_schema, tombstone_schema
 from halocline.objects.stats import FileKind
 from halocline.rows.deletes import DeletionBuffer, TombstoneRun
 from halocline.rows.memtree import MemTree, Run
-from halocline.rows.nodes import Append, Delete, Node, Update
-from halocline.rows.page import ActivePage, FrozenPage, Int64Array, Page, Row, cut_pages
+from halocline.rows.nodes import Append, Delete, RowNode, Update
+from halocline.rows.page import ActivePage, FrozenPage, Page, cut_pages
 from halocline.rows.reshape import Reshape
 from halocline.rows.tier import Tier
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 
 
 class Shape(NamedTuple):
@@ -146,7 +148,7 @@ class TableState:
 
     # The fold, under the commit lock.
 
-    def fold(self, node: Node, ts: int, count: int = 1) -> None:
+    def fold(self, node: RowNode, ts: int, count: int = 1) -> None:
         """Apply one node of the commits `ts` to `ts + count - 1`.
 
         With more than one commit, row i of the node belongs to the i-th of them.

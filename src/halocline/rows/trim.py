@@ -22,8 +22,8 @@ import numpy as np
 from halocline.rows.deletes import TombstoneRun
 from halocline.rows.members import is_among
 from halocline.rows.memtree import Run
-from halocline.rows.page import Int64Array, Mask
 from halocline.rows.state import Ghost, TableState
+from halocline.schema.batches import BoolArray, Int64Array
 
 STEP = 2000
 """Keys that one turn under the commit lock lets go: less than a millisecond."""
@@ -110,7 +110,7 @@ def _matching(pairs: list[tuple[Any, int]], gone: Int64Array) -> list[tuple[Any,
     return [pair for pair, hit in zip(pairs, hits.tolist(), strict=True) if hit]
 
 
-def _thin_run(run: Run, mask: Mask) -> Run:
+def _thin_run(run: Run, mask: BoolArray) -> Run:
     keys = run.keys
     if isinstance(keys, np.ndarray):
         return Run(keys[mask], run.rowids[mask])
@@ -137,18 +137,18 @@ def _trim_tombstones(state: TableState, until: int, commit_lock: Lock) -> None:
                 deletes.swap_run(run, thin)
 
 
-def residents(state: TableState) -> Callable[[Int64Array], Mask]:
+def residents(state: TableState) -> Callable[[Int64Array], BoolArray]:
     """Which of some RowIDs have a row in L0 now."""
     pages = [page.rowid_array(count) for page, count in state.pages()]
     present = np.concatenate([np.zeros(0, dtype=np.int64), *pages])
 
-    def in_l0(rowids: Int64Array) -> Mask:
+    def in_l0(rowids: Int64Array) -> BoolArray:
         return np.isin(rowids, present)
 
     return in_l0
 
 
-def thin_tombstones(run: TombstoneRun, mask: Mask) -> TombstoneRun:
+def thin_tombstones(run: TombstoneRun, mask: BoolArray) -> TombstoneRun:
     """The tombstones of the run that the mask keeps."""
     places = np.nonzero(mask)[0].tolist()
     return TombstoneRun(

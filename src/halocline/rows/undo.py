@@ -19,9 +19,10 @@ from threading import Lock
 import numpy as np
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.rows.page import FrozenPage, Int64Array, Mask
+from halocline.rows.page import FrozenPage
 from halocline.rows.state import Shape, TableState
 from halocline.rows.trim import STEP, forget_keys, thin_tombstones
+from halocline.schema.batches import BoolArray, Int64Array
 
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
 
@@ -66,7 +67,7 @@ def _thin(state: TableState, page: FrozenPage, floor: int) -> Int64Array:
     return gone
 
 
-def _ended_by(state: TableState, page: FrozenPage, floor: int) -> Mask:
+def _ended_by(state: TableState, page: FrozenPage, floor: int) -> BoolArray:
     dead = np.zeros(len(page), dtype=np.bool_)
     dead[page.marks.until(floor)] = True
     for run in state.deletes.runs:

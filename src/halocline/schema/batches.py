@@ -22,6 +22,9 @@ import pyarrow.compute as pc
 from halocline.schema.types import EPOCH, EPOCH_UTC, kind
 from halocline.schema.values import decimal_context, decimal_unit
 
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
 EXACT: Final = decimal_context(38)
 _NAT: Final = np.iinfo(np.int64).min
 """numpy's "not a time": no moment in the years 1 to 9999 is near it, so it can stand for null."""

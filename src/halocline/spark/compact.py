@@ -34,8 +34,8 @@ from halocline.errors import UsageError
 from halocline.objects import SharedJob
 from halocline.objects.shelf import parse_key
 from halocline.options import GIB, MIB, Options
-from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
 from halocline.spark.collect import Progress, collect
 from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
 from halocline.spark.owner import check_here

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.objects import ObjectFile, Shelf
-from halocline.objects.batch import Int64Array
 from halocline.objects.columns import ROWID
 from halocline.options import MIB
 from halocline.rows.members import is_among
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 from halocline.store import Objects, PyarrowObjects
 

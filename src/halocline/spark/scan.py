@@ -31,8 +31,8 @@ from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.plan import ScanPlan
 from halocline.read.prune import compile_where
 from halocline.read.scan import memory_table, take_plan
-from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 from halocline.spark.condition import check_where
 from halocline.spark.dialect import translate_where

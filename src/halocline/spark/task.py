@@ -31,11 +31,11 @@ import pyarrow as pa
 
 from halocline.errors import CorruptionError, SchemaError, UsageError
 from halocline.objects import SharedJob
-from halocline.objects.batch import Int64Array
 from halocline.objects.columns import ROWID, SUCCESSOR, key_schema
 from halocline.objects.jobwriter import tombstone_table
 from halocline.objects.order import same_as_before
 from halocline.objects.shelf import FILES_PER_JOB
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 from halocline.spark.attempts import task_here
 from halocline.spark.condition import holds

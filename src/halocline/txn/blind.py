@@ -44,9 +44,10 @@ import numpy as np
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
 from halocline.read.locate import Keys, key_columns, locate_many
-from halocline.rows.nodes import Append, Delete, Node, Update, key_run
-from halocline.rows.page import Int64Array, Row
+from halocline.rows.nodes import Append, Delete, RowNode, Update, key_run
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.objectparts import ObjectParts, file_of
 from halocline.txn.since import Delta, keys_of, live_since, plain, read_row, touched
@@ -109,7 +110,7 @@ class Blind:
         self._origins: tuple[Int64Array, Int64Array] | None = None
         # What is in the record already: where each row stands, which slots are dead there; and
         # what has changed since.
-        self._sent: dict[int, tuple[Node, int]] = {}
+        self._sent: dict[int, tuple[RowNode, int]] = {}
         self._buried: set[int] = set()
         self._fresh: set[int] = set()
         self.decided: Counts | None = None
@@ -259,13 +260,13 @@ class Blind:
 
     # What the record says of it.
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[RowNode]:
         """All fixes as nodes of the commit record, in the bulk form: some of these tombstones may
         be overtaken before the commit, and a run of them replaces none that is there already."""
         self._sent, self._buried, self._fresh = {}, set(), set()
         return self._nodes_of(self.fixes)
 
-    def late_nodes(self, nodes: Sequence[Node]) -> list[Node]:
+    def late_nodes(self, nodes: Sequence[RowNode]) -> list[RowNode]:
         """What has changed since `nodes()`. Caller holds the commit lock; no file is read.
 
         `nodes` are all that the record holds so far. RowIDs of their rows are known under the lock.
@@ -279,7 +280,7 @@ class Blind:
         self._sent = {slot: place for slot, place in self._sent.items() if slot not in rowids}
         return self._nodes_of(late, {rowids[slot]: late[slot].key for slot in gone})
 
-    def _rowids_of(self, nodes: Sequence[Node], slots: Sequence[int]) -> dict[int, int]:
+    def _rowids_of(self, nodes: Sequence[RowNode], slots: Sequence[int]) -> dict[int, int]:
         """RowIDs that rows of the record will get."""
         state = self.parts.state
         first, starts = state.next_rowid, {}
@@ -292,7 +293,7 @@ class Blind:
 
     def _nodes_of(
         self, fixes: Mapping[int, Fix], dead: Mapping[int, Any] | None = None
-    ) -> list[Node]:
+    ) -> list[RowNode]:
         ends: list[tuple[int, int, Any]] = [(rowid, 0, key) for rowid, key in (dead or {}).items()]
         updates: list[tuple[int, int, Fix]] = []
         inserts: list[tuple[int, Fix]] = []
@@ -309,7 +310,7 @@ class Blind:
                 ends.append((fix.target, slot if self.mode == "upsert" else 0, fix.key))
         return [*self._ends(ends), *self._updates(updates), *self._inserts(inserts)]
 
-    def _ends(self, ends: list[tuple[int, int, Any]]) -> list[Node]:
+    def _ends(self, ends: list[tuple[int, int, Any]]) -> list[RowNode]:
         if not ends:
             return []
         ends.sort(key=lambda one: one[0])
@@ -320,7 +321,7 @@ class Blind:
             node.changed = self._schema.ids_of(self.changed)
         return [node]
 
-    def _updates(self, updates: list[tuple[int, int, Fix]]) -> list[Node]:
+    def _updates(self, updates: list[tuple[int, int, Fix]]) -> list[RowNode]:
         if not updates:
             return []
         updates.sort(key=lambda one: one[0])
@@ -336,7 +337,7 @@ class Blind:
         self._sent |= {slot: (node, at) for at, (_, slot, _) in enumerate(updates)}
         return [node]
 
-    def _inserts(self, inserts: list[tuple[int, Fix]]) -> list[Node]:
+    def _inserts(self, inserts: list[tuple[int, Fix]]) -> list[RowNode]:
         if not inserts:
             return []
         table = self._schema.to_table([fix.row or () for _, fix in inserts])

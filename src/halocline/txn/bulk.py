@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import DuplicateKeyError, SchemaError
-from halocline.objects.order import Int64Array, Ordered, cuts, key_order, repeats
+from halocline.objects.order import Ordered, cuts, key_order, repeats
 from halocline.options import MIB
 from halocline.rows.nodes import key_run
-from halocline.rows.page import Mask
 from halocline.schema import convert
+from halocline.schema.batches import BoolArray, Int64Array
 from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import THREADS, Writer
@@ -138,7 +138,7 @@ def _conformed(changes: TableChanges, chunk: pa.Table, done: int) -> pa.Table:
         raise SchemaError(error.reason, column=error.column, row=row) from None
 
 
-def written(changes: TableChanges, table: pa.Table) -> Mask:
+def written(changes: TableChanges, table: pa.Table) -> BoolArray:
     """Which rows of a table, whose keys all differ, have a key this transaction has written."""
     mask = np.zeros(table.num_rows, dtype=np.bool_)
     if not (changes.own or changes.parts or changes.objects) or not table.num_rows:

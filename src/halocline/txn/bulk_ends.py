@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.objects.columns import ROWID
-from halocline.objects.order import Int64Array
 from halocline.rows.nodes import key_run
 from halocline.rows.resident import resident
+from halocline.schema.batches import Int64Array
 from halocline.txn.bulk import insert_new, order_of
 from halocline.txn.ends import Ends
 from halocline.txn.objectparts import file_of

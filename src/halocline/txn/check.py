@@ -26,9 +26,10 @@ import numpy as np
 
 from halocline.read.scan import alive_mask
 from halocline.rows.engine import EngineState
-from halocline.rows.page import Int64Array, Page
+from halocline.rows.page import Page
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
+from halocline.schema.batches import Int64Array
 from halocline.txn.blind import NeverFails
 from halocline.txn.conflict import FirstWins
 from halocline.txn.ends import Ends
@@ -37,7 +38,7 @@ from halocline.txn.since import NONE, Delta, gather
 from halocline.txn.workspace import Sweep, TableChanges
 
 ROUNDS_MAX: Final = 8
-Mark = tuple[int, Tier]
+TierMark = tuple[int, Tier]
 
 
 class Check(Protocol):
@@ -184,12 +185,12 @@ def checks_of(
     return found
 
 
-def mark(state: TableState) -> Mark:
+def mark(state: TableState) -> TierMark:
     """Equal as long as no row of L0 came, ended or moved."""
     return state.last_ts, state.shape.tier
 
 
-def sweep(state: TableState, known: Mark, before: Sweep | None) -> Sweep:
+def sweep(state: TableState, known: TierMark, before: Sweep | None) -> Sweep:
     """Every live row of L0. What changes meanwhile shows in `mark` later.
 
     The list of the last round is brought up to date, unless rows have moved: beside a busy writer a
@@ -210,7 +211,7 @@ def sweep(state: TableState, known: Mark, before: Sweep | None) -> Sweep:
     return Sweep(Ends(targets, keys=keys), known)
 
 
-def _sweep(state: TableState, known: Mark) -> Sweep:
+def _sweep(state: TableState, known: TierMark) -> Sweep:
     runs = state.deletes.runs
     rowids: list[Int64Array] = [NONE]
     keys: list[Any] = []

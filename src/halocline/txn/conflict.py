@@ -39,7 +39,8 @@ from halocline.objects.columns import ROWID
 from halocline.objects.finder import Finder
 from halocline.read.locate import Keys, key_columns
 from halocline.rows.members import is_among
-from halocline.rows.page import Int64Array, Row
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 from halocline.txn.ends import Ends
 from halocline.txn.objectparts import file_of
 from halocline.txn.since import Delta, Fate, Fates, fresh_keys, live_since, plain, read_row

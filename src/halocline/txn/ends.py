@@ -16,7 +16,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from halocline.rows.members import places_in
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 
 
 class Ends:

@@ -31,13 +31,14 @@ from halocline.objects import JobWriter, ObjectFile
 from halocline.objects.columns import ROWID
 from halocline.objects.shelf import job_in
 from halocline.rows.members import is_among
-from halocline.rows.nodes import Delete, Node
-from halocline.rows.page import Int64Array, Mask, Row
+from halocline.rows.nodes import Delete, RowNode
 from halocline.rows.reshape import Reshape
 from halocline.rows.resident import resident, take
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tier import Tier
+from halocline.schema.batches import BoolArray, Int64Array
+from halocline.schema.compiled import Row
 from halocline.txn.ends import Ends
 
 
@@ -164,7 +165,7 @@ class ObjectParts:
         """Is it the RowID of a row in one of our objects?"""
         return any(one.stats.rowid_min <= rowid <= one.stats.rowid_max for one in self.data)
 
-    def owned(self, rowids: Int64Array) -> Mask:
+    def owned(self, rowids: Int64Array) -> BoolArray:
         """Which of these RowIDs are rows of ours."""
         mask = np.zeros(len(rowids), dtype=np.bool_)
         for entry in self.data:
@@ -239,10 +240,10 @@ class ObjectParts:
 
     # Committing.
 
-    def ends_in_pages(self, state: TableState) -> list[Node]:
+    def ends_in_pages(self, state: TableState) -> list[RowNode]:
         """Tombstones of ours whose rows are in L0: these have to be in memory, too."""
         shape = state.shape
-        nodes: list[Node] = []
+        nodes: list[RowNode] = []
         for one in self.endings:
             low, high = one.entry.stats.rowid_min, one.entry.stats.rowid_max
             if not any(p.start <= high and p.end > low for p in (*shape.pages, shape.active)):

@@ -22,7 +22,7 @@ from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,
     Delete,
-    Node,
+    RowNode,
     Update,
     encode_node,
     key_run,
@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     """A record that lacks only its timestamp and RowIDs."""
 
     payload: bytearray
-    nodes: Sequence[Node]
+    nodes: Sequence[RowNode]
     rowid_at: Sequence[int]
     """Offset of each node's first RowID in the payload."""
     rows: int
@@ -64,7 +64,7 @@ def prepare(
 
     Without `beside`, what the owner finds out for itself is left out: a workspace on its way there.
     """
-    nodes: list[Node] = []
+    nodes: list[RowNode] = []
     encoded = [*ddl, *(node for reshape in reshapes for node in encode_reshape(reshape))]
     fixed = len(encoded)
     rows = 0
@@ -96,7 +96,7 @@ def add_late(prepared: Prepared, tables: Mapping[int, TableChanges]) -> Prepared
     return prepared
 
 
-def _extended(prepared: Prepared, late: Sequence[Node], schema: Schema) -> Prepared:
+def _extended(prepared: Prepared, late: Sequence[RowNode], schema: Schema) -> Prepared:
     encoded = [encode_node(node, schema) for node in late]
     at, rowid_at = len(prepared.payload), list(prepared.rowid_at)
     for _, buffer in encoded:
@@ -107,15 +107,15 @@ def _extended(prepared: Prepared, late: Sequence[Node], schema: Schema) -> Prepa
     return prepared._replace(nodes=[*prepared.nodes, *late], rowid_at=rowid_at, rows=rows)
 
 
-def _nodes_beside_objects(changes: TableChanges) -> list[Node]:
+def _nodes_beside_objects(changes: TableChanges) -> list[RowNode]:
     """What the commit of a job's objects says of single rows, in memory for all to see."""
-    nodes: list[Node] = []
+    nodes: list[RowNode] = []
     if changes.objects is not None and changes.home.key_of is not None:
         nodes += changes.objects.ends_in_pages(changes.home)
     return nodes if changes.blind is None else nodes + changes.blind.nodes()
 
 
-def nodes_of(changes: TableChanges, bulk_rows: int) -> list[Node]:
+def nodes_of(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
     """The nodes of one table: deletes, updates, inserts."""
     return [
         *_deletes(changes, bulk_rows),
@@ -124,9 +124,9 @@ def nodes_of(changes: TableChanges, bulk_rows: int) -> list[Node]:
     ]
 
 
-def _inserts(changes: TableChanges, bulk_rows: int) -> list[Node]:
+def _inserts(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
     table_id, schema = changes.entry.id, changes.schema
-    nodes: list[Node] = []
+    nodes: list[RowNode] = []
     rows = changes.live_rows()
     if len(rows) > bulk_rows:
         table = schema.to_table(rows)
@@ -136,8 +136,8 @@ def _inserts(changes: TableChanges, bulk_rows: int) -> list[Node]:
     return nodes + _parts(changes, lambda part: part.is_insert)
 
 
-def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
-    nodes: list[Node] = []
+def _deletes(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
+    nodes: list[RowNode] = []
     targets = list(changes.deletes)
     if len(targets) > bulk_rows:
         targets.sort()
@@ -152,12 +152,12 @@ def _deletes(changes: TableChanges, bulk_rows: int) -> list[Node]:
     return nodes + _parts(changes, lambda part: part.table is None)
 
 
-def _updates(changes: TableChanges, bulk_rows: int) -> list[Node]:
+def _updates(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
     """One node per set of changed columns: nearly always one."""
     groups: dict[frozenset[int], list[int]] = {}
     for rowid, intent in changes.updates.items():
         groups.setdefault(frozenset(intent.changed), []).append(rowid)
-    nodes: list[Node] = []
+    nodes: list[RowNode] = []
     for changed, targets in groups.items():
         ids = changes.schema.ids_of(changed)
         if len(targets) > bulk_rows:
@@ -183,7 +183,7 @@ def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...])
     )
 
 
-def _parts(changes: TableChanges, wanted: Callable[[Part], bool]) -> list[Node]:
+def _parts(changes: TableChanges, wanted: Callable[[Part], bool]) -> list[RowNode]:
     return [
         _part_node(changes.entry.id, part, changes.schema)
         for part in changes.parts
@@ -191,7 +191,7 @@ def _parts(changes: TableChanges, wanted: Callable[[Part], bool]) -> list[Node]:
     ]
 
 
-def _part_node(table_id: int, part: Part, schema: Schema) -> Node:
+def _part_node(table_id: int, part: Part, schema: Schema) -> RowNode:
     """A part as it is, or less the rows that were taken back."""
     table, run, ends = part.table, part.run, part.ends
     if part.dropped and table is not None:

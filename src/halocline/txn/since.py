@@ -23,8 +23,10 @@ from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, rowid_schema, t
 from halocline.read.locate import Keys
 from halocline.rows.deletes import Tombstone
 from halocline.rows.members import distinct, is_among
-from halocline.rows.page import ActivePage, Int64Array, Page, Row
+from halocline.rows.page import ActivePage, Page
 from halocline.rows.state import TableState
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 from halocline.txn.objectparts import file_of
 
 Fate = Callable[[int], Tombstone | None]

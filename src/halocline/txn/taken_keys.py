@@ -22,7 +22,7 @@ from halocline.objects.keybytes import key_bytes
 from halocline.read.locate import locate_many
 from halocline.rows.members import distinct, is_among
 from halocline.rows.memtree import MemTree
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
 from halocline.txn.objectparts import file_of, meeting
 from halocline.txn.workspace import TableChanges

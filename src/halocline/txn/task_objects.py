@@ -35,9 +35,9 @@ from halocline.errors import CorruptionError, DuplicateKeyError
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.objects.order import Ordered, key_order, repeats
 from halocline.read.locate import locate_many
-from halocline.rows.page import Int64Array
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.schema.batches import Int64Array
 from halocline.txn.blind import Blind, Mode
 from halocline.txn.bulk import SHOWN
 from halocline.txn.ends import Ends

@@ -36,9 +36,9 @@ from halocline.catalog import TableDdl, TableEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
-from halocline.rows.page import Row
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
+from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn import write
 from halocline.txn.bulk import spill

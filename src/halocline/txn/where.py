@@ -16,7 +16,7 @@ import pyarrow as pa
 from halocline.objects.columns import ROWID
 from halocline.read.query import matching
 from halocline.rows.members import is_among
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 from halocline.txn import write
 from halocline.txn.core import Core
 from halocline.txn.workspace import TableChanges

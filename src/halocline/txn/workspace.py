@@ -38,11 +38,12 @@ from pyroaring import BitMap
 from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl
 from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
-from halocline.rows.page import Int64Array, Row
 from halocline.rows.reshape import Reshape
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.rows.tokens import Token
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
 from halocline.txn.ends import Ends, kept_places

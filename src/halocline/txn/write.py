@@ -20,8 +20,9 @@ from halocline.read.locate import locate_many
 from halocline.read.point import find
 from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
-from halocline.rows.page import Int64Array, Row
 from halocline.schema import convert
+from halocline.schema.batches import Int64Array
+from halocline.schema.compiled import Row
 from halocline.txn import bulk, bulk_ends
 from halocline.txn.core import Core
 from halocline.txn.taken_keys import SortedKeys, taken_keys

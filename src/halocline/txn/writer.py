@@ -27,8 +27,9 @@ from halocline.errors import UnavailableError
 from halocline.objects import JobWriter
 from halocline.objects.columns import ROWID
 from halocline.objects.jobwriter import EncodedObject, tombstone_table, with_rowids
-from halocline.objects.order import Int64Array, Ordered, cuts
+from halocline.objects.order import Ordered, cuts
 from halocline.rows.reshape import new_entry
+from halocline.schema.batches import Int64Array
 from halocline.txn.ends import Ends
 from halocline.txn.objectparts import Ending, ObjectParts
 from halocline.txn.workspace import TableChanges

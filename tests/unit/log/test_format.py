@@ -19,7 +19,6 @@ from halocline.log.format import (
     MARK,
     MASKED,
     SECTOR,
-    W04,
     ZERO_RUN,
     FileHeader,
     align,
@@ -42,6 +41,10 @@ FILE = FileHeader(
     previous_end=900,
     lsns=(11, 4, 1),
 )
+
+
+W04 = struct.Struct("<IQIB")
+"""Group, LSN, length, type: what the source documents call the header of an entry."""
 
 
 def _cursor(offset: int = SECTOR) -> Cursor:

@@ -15,7 +15,7 @@ from halocline.ids import NEVER
 from halocline.read.plan import ScanPlan, plan_scan
 from halocline.read.prune import compile_where
 from halocline.read.scan import count_rows, scan_objects, scan_pages, take_plan
-from halocline.rows.page import Int64Array
+from halocline.schema.batches import Int64Array
 from tests.unit.read.rig import Tiers
 from tests.unit.rows.rig import KEYED, Version, scan_table, seeds
 

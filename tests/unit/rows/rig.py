@@ -22,7 +22,7 @@ from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,
     Delete,
-    Node,
+    RowNode,
     Update,
     decode_node,
     encode_node,
@@ -92,12 +92,12 @@ class Version(NamedTuple):
     ended: int
 
 
-def fold(state: TableState, node: Node, ts: int) -> None:
+def fold(state: TableState, node: RowNode, ts: int) -> None:
     """Fold as the engine does."""
     state.fold(node, ts)
 
 
-def through_bytes(node: Node, schema: Schema) -> Node:
+def through_bytes(node: RowNode, schema: Schema) -> RowNode:
     """The node as recovery sees it."""
     kind, payload = encode_node(node, schema)
     patched = bytearray(payload)
@@ -131,7 +131,7 @@ class Story:
             for state in (self.live, self.replayed):
                 state.skip_to(gap)
 
-    def fold(self, node: Node) -> None:
+    def fold(self, node: RowNode) -> None:
         """One node into both states and the list."""
         node.first_rowid = self.live.next_rowid
         decoded = through_bytes(node, self.schema)
@@ -179,7 +179,7 @@ class Story:
     def _key(self, row: tuple[Any, ...]) -> Any:
         return None if self.live.key_of is None else self.live.key_of(row)
 
-    def _append(self, touched: set[int]) -> Node | None:
+    def _append(self, touched: set[int]) -> RowNode | None:
         taken = {v.row[0] for v in self._living(set())} if self.kind != "none" else set()
         free = [n for n in range(20) if n not in taken]
         chosen = self.rng.sample(free, min(len(free), self.rng.choice([1, 1, 2, 6])))
@@ -191,7 +191,7 @@ class Story:
         table = self.schema.to_table(rows)
         return Append(1, table=table, run=key_run(table, self.schema))
 
-    def _update(self, touched: set[int]) -> Node | None:
+    def _update(self, touched: set[int]) -> RowNode | None:
         chosen = self._pick(touched)
         if not chosen:
             return None
@@ -206,7 +206,7 @@ class Story:
         run = key_run(table, self.schema)
         return Update(1, np.array(targets, np.int64), (3,), table=table, keys=keys, run=run)
 
-    def _delete(self, touched: set[int]) -> Node | None:
+    def _delete(self, touched: set[int]) -> RowNode | None:
         chosen = self._pick(touched)
         if not chosen:
             return None
@@ -221,7 +221,7 @@ class Story:
         count = min(len(living), self.rng.choice([1, 1, 2, 5]))
         return sorted(self.rng.sample(living, count))
 
-    def _note(self, node: Node) -> None:
+    def _note(self, node: RowNode) -> None:
         if not isinstance(node, Append):
             for target in np.asarray(node.targets).tolist():
                 self.versions[target] = self.versions[target]._replace(ended=self.ts)

@@ -22,7 +22,7 @@ from halocline.rows.nodes import (
     VERSION,
     Append,
     Delete,
-    Node,
+    RowNode,
     Update,
     decode_node,
     encode_node,
@@ -51,7 +51,7 @@ def head(
     return HEAD.pack(version, form, flags, 7, schema, 5, count)
 
 
-def nodes(schema: Schema, count: int = 12) -> list[Node]:
+def nodes(schema: Schema, count: int = 12) -> list[RowNode]:
     """A node of every kind and form."""
     rows = _rows(count)
     table = schema.to_table(rows)
@@ -70,7 +70,7 @@ def nodes(schema: Schema, count: int = 12) -> list[Node]:
     ]
 
 
-def _equal(left: Node, right: Node, schema: Schema) -> None:
+def _equal(left: RowNode, right: RowNode, schema: Schema) -> None:
     assert type(left) is type(right)
     assert (left.table_id, left.first_rowid, left.count) == (
         right.table_id,
@@ -179,7 +179,7 @@ def test_mutated_bytes_give_a_corruption_error_or_a_node(kind: str, seed: int, s
             _well_formed(found, schema)
 
 
-def _well_formed(node: Node, schema: Schema) -> None:
+def _well_formed(node: RowNode, schema: Schema) -> None:
     """What the fold relies on, whatever the bytes said."""
     if not isinstance(node, Delete):
         count = len(node.rows) if node.table is None else node.table.num_rows
