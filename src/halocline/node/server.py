@@ -246,6 +246,7 @@ class Server:
         """One request after another, until the client hangs up or the server stops."""
         while (body := channel.receive(FRAME_BYTES_MAX)) is not None:
             peer.works = True
+            stopping = self.stopping  # what was read before is answered; the next one is refused
             try:
                 request = self._read(session, body)
                 del body
@@ -259,7 +260,7 @@ class Server:
                 reply = frame(fault_of(error, self._answers.schema_of))
             peer.works = False
             channel.sock.sendall(reply)
-            if self.stopping:
+            if stopping:
                 return
 
     def _read(self, session: Session, body: bytes) -> Request:
