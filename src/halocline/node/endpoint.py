@@ -105,8 +105,11 @@ def write_endpoint(root: str, endpoint: Endpoint) -> None:
         with suppress(FileNotFoundError):
             os.unlink(TEMPORARY, dir_fd=folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(TEMPORARY, flags, 0o600, dir_fd=folder), "wb") as file:
-            file.write(msgspec.json.encode(endpoint))
+        fd = os.open(TEMPORARY, flags, 0o600, dir_fd=folder)
+        try:
+            os.write(fd, msgspec.json.encode(endpoint))
+        finally:
+            os.close(fd)
         os.replace(TEMPORARY, NAME, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -116,11 +119,13 @@ def read_endpoint(root: str) -> Endpoint | None:
         with _folder(root) as (folder, identity):
             # A pipe must not make us wait for somebody who writes into it.
             fd = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-            with os.fdopen(fd, "rb") as file:
+            try:  # no file object: Ctrl-C before its `with` would leave it open, and say so
                 facts = os.fstat(fd)
                 if not stat.S_ISREG(facts.st_mode) or facts.st_size > FILE_BYTES_MAX:
                     return None
-                endpoint = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=Endpoint)
+                endpoint = msgspec.json.decode(os.read(fd, FILE_BYTES_MAX), type=Endpoint)
+            finally:
+                os.close(fd)
         whole = len(endpoint.secret) == TOKEN_BYTES and endpoint.folder == identity
         return endpoint if whole else None
     except (OSError, ValueError):
