@@ -318,15 +318,16 @@ class LocalDisk:
             folder = folders.pop()
             start = f"{folder}/" if folder else ""
             try:
-                with self._folder(folder) as fd, os.scandir(fd) as entries:
-                    found = list(entries)
-                    for entry in found:  # asks through the descriptor, if the system must be asked
-                        if entry.is_file(follow_symlinks=False):
-                            yield start + entry.name
-                        elif entry.is_dir(follow_symlinks=False):
-                            folders.append(start + entry.name)
+                # Names, not os.scandir: Ctrl-C would leave its iterator open, and that is told.
+                with self._folder(folder) as fd:
+                    kinds = {name: _kind_of(name, fd) for name in os.listdir(fd)}
             except FileNotFoundError:
                 continue
+            for name, kind in kinds.items():
+                if stat.S_ISREG(kind):
+                    yield start + name
+                elif stat.S_ISDIR(kind):
+                    folders.append(start + name)
 
     def remove_tree(self, folder: str, name: str) -> None:
         with contextlib.suppress(OSError), self._folder(folder) as fd:
@@ -445,6 +446,14 @@ def _name(path: str) -> str:
 
 def _identity(facts: os.stat_result) -> Identity:
     return facts.st_dev, facts.st_ino
+
+
+def _kind_of(name: str, folder: int) -> int:
+    """The mode of a file, links not followed; 0 when it has just gone."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def _path_of(fd: int) -> str:
