@@ -97,7 +97,11 @@ def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
 
 
 def task_here() -> tuple[int, int] | None:
-    """Inside a task: its number, and that of this attempt; None when there are too many tasks."""
+    """The number of the task and of the attempt; None outside a task, or beyond TASKS of them."""
+    from pyspark import TaskContext
+
+    if TaskContext.get() is None:
+        return None
     task, attempt = spark_task_here(ATTEMPTS)
     return (task, attempt) if task < TASKS else None
 
