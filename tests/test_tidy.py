@@ -84,6 +84,7 @@ REGISTRY = re.compile(
     r"\b(?:pypi[.]org|pythonhosted[.]org|npmjs[.]org|crates[.]io|maven[.]org|"
     r"maven[.]apache[.]org|proxy[.]golang[.]org|deb[.]debian[.]org|archive[.]ubuntu[.]com)"
 )
+MERGE_MARK = re.compile(r"^(<{7}|={7}|>{7})( |$)")
 LOOSE_END = re.compile(
     r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise Not" + r"ImplementedError\b"
 )
@@ -440,8 +441,9 @@ def _is_chance(dotted: str) -> bool:
         ("no hosts of package registries", REGISTRY),
         ("nothing is left open in the text", LOOSE_END),
         ("the text stands on its own, without the papers it was planned on", PROCESS),
+        ("no merge is left half done", MERGE_MARK),
     ],
-    ids=["machine-paths", "registries", "loose-ends", "process"],
+    ids=["machine-paths", "registries", "loose-ends", "process", "merge-marks"],
 )
 def test_text_is_clean(rule: str, pattern: re.Pattern[str]) -> None:
     offences = []
