@@ -27,8 +27,6 @@ FRONT_DOORS = {"halocline/__init__.py", "halocline/spark/__init__.py"}
 CALLED_BY_NAME = {
     "halocline/database/health.py": "is_well: for users",
     "halocline/txn/transaction.py": "get_many: for users",
-    "halocline/clock.py": "advance: tests turn the clock",
-    "halocline/store/faulty.py": ("FaultyFiles crash_image materialise: tests crash with them"),
     "halocline/log/format.py": "PARTS: a number that stays reserved",
     "halocline/log/record.py": "DDL_CD DDL_DD DDL_CI DDL_DI: numbers that stay reserved",
     "pyspark_halocline/feed.py": (

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from halocline import ConflictError, Database, Options
-from halocline.store.faulty import FaultyFiles
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 
 OPTIONS = Options(
     page_rows=64,

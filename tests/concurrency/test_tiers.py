@@ -14,8 +14,8 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.store.faulty import FaultyFiles
 from tests.concurrency.threads import Crew, beside
+from tests.store.faulty import FaultyFiles
 
 KEYS = 48
 OPTIONS = hc.Options(

@@ -41,9 +41,8 @@ from halocline import (
     UnavailableError,
     UsageError,
 )
-from halocline.clock import ManualClock
 from halocline.store import Files, LocalFiles
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.clock import ManualClock
 from tests.model.model import Model, Refused, Txn
 from tests.model.shapes import (
     PLACES,
@@ -57,6 +56,7 @@ from tests.model.shapes import (
     bag,
 )
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 
 E = TypeVar("E", bound=Exception)
 

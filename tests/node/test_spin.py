@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from halocline.clock import ManualClock
 from halocline.node.spin import GAP_S, REST_MAX, Spin
+from tests.clock import ManualClock
 
 LONGEST_S = 0.001
 STEP_US = 10

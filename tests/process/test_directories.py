@@ -22,9 +22,9 @@ from halocline import (
     NotFoundError,
     UsageError,
 )
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.process.children import SMALL
 from tests.process.nursery import Nursery
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 
 NOBODY = 65534
 

@@ -15,7 +15,7 @@ from queue import Queue
 from typing import Any
 
 import halocline as hc
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read.moving import move
 
 WAIT_S = 60.0

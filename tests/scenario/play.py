@@ -22,9 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 import halocline as hc
-from halocline.store.faulty import FaultyFiles
 from tests.scenario.places import Flushed, HalfMoved, Moved, Still
 from tests.scenario.script import Step, Wanted, Word, plain
+from tests.store.faulty import FaultyFiles
 
 Rows = list[dict[str, Any]]
 

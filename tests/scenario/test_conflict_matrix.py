@@ -24,9 +24,9 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.store.faulty import FaultyFiles
 from tests.scenario.document import tables
 from tests.scenario.places import HalfMoved
+from tests.store.faulty import FaultyFiles
 
 Row = tuple[Any, Any]
 Content = dict[int, Row]

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from halocline import Database, Options
-from halocline.clock import ManualClock
 from halocline.store import Files
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
 from tests.roles import committer_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.rows import rig
 
 TINY = Options(

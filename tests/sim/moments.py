@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from halocline.store.faulty import FaultyFiles, Operation
-from halocline.store.sequence import READS
 from tests.sim.history import Life, copy_of
+from tests.store.faulty import FaultyFiles, Operation
+from tests.store.sequence import READS
 
 
 class Point(NamedTuple):

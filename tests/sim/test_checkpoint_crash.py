@@ -14,7 +14,6 @@ from collections import Counter
 import pytest
 
 from halocline.log.names import log_numbers
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.roles import maintenance_of
 from tests.sim.history import (
     Life,
@@ -31,6 +30,7 @@ from tests.sim.history import (
     verify,
 )
 from tests.sim.moments import Lives, live
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 
 MODES = ["sync", "async"]
 PARTS = 8

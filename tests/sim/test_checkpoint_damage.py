@@ -17,10 +17,10 @@ import pytest
 
 from halocline import CorruptionError
 from halocline.checkpoint.pointer import POINTER_PATH
-from halocline.store.faulty import FaultyFiles
 from tests.sim.history import Life, copy_of, open_on, read_state
 from tests.sim.test_checkpoint_crash import script
 from tests.sim.test_object_damage import DAMAGES
+from tests.store.faulty import FaultyFiles
 
 POINTER = "the pointer"
 

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from halocline import HaloclineError
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.sim.history import (
     Life,
     copy_of,
@@ -33,6 +32,7 @@ from tests.sim.history import (
     verify,
 )
 from tests.sim.moments import Lives, live
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 
 MODES = ["sync", "async"]
 SEEDS = 5

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from halocline import CorruptionError, Database
-from halocline.clock import ManualClock
 from halocline.store import LocalFiles
+from tests.clock import ManualClock
 from tests.sim.history import TINY, Life, State, read_state, script
 
 POSITION_BYTES = 72

@@ -22,9 +22,9 @@ import pytest
 
 import halocline
 from halocline import Database, HaloclineError, Options, UnavailableError
-from halocline.store.faulty import FaultyFiles
 from tests.roles import owner_of
 from tests.sim.history import TINY, Life, open_on, read_state, script
+from tests.store.faulty import FaultyFiles
 
 WRITERS = 4
 COMMITS = 5

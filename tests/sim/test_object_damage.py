@@ -20,7 +20,7 @@ import pytest
 
 from halocline import CorruptionError, Database
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read.moving import (
     TINY,
     bulk_delete,

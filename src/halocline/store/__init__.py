@@ -4,12 +4,9 @@
     durable.py   how elementary steps of a disk become durable operations (written once)
     local.py     the real disk                                   -> LocalFiles(root)
     objects.py   whole immutable objects: local, memory, S3 ...  -> Objects, LocalObjects, ...
-    sequence.py  the numbered operations of a test, and the faults planned for them
-    memory.py    files and names in memory that know what has been synced
-    simulated.py the disk made of these
-    faulty.py    crash images of it                              -> FaultyFiles, FaultyObjects
 
-Start with files.py, then durable.py.
+Start with files.py, then durable.py. Tests run the same durable operations on a disk in memory that
+fails and crashes on demand.
 """
 
 from halocline.store.files import File, Files, Identity, Lock, LockedError, MovedError

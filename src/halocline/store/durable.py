@@ -20,7 +20,7 @@ Invariants
 - Zeros are written, not reserved: a later write inside them changes no metadata, which makes its
   sync cheaper by 80-110 us, and it cannot run out of space.
 
-Not here: what a step does (local.py, memory.py).
+Not here: what a step does (local.py; for tests, a disk in memory).
 """
 
 from __future__ import annotations

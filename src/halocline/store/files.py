@@ -11,8 +11,7 @@ file is synced first, then the directory that names it. Writes to an open file a
 Paths are relative to the database root, "/" between components. Names are made by the engine from
 its own ids; `check_path` is the last fence: nothing absolute, no "..", nothing outside the root.
 
-Not here: the steps behind each promise (durable.py), the real disk (local.py), the one that
-crashes on demand (faulty.py).
+Not here: the steps behind each promise (durable.py), the real disk (local.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Invariants
 - A reader never sees half an object, and `list` shows a temporary one only when asked to.
 - Whatever is missing raises FileNotFoundError, in every store.
 
-Not here: digests and caching (objects/), the store that fails on demand (faulty.py).
+Not here: digests and caching (objects/).
 """
 
 from __future__ import annotations

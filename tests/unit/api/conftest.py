@@ -15,7 +15,7 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.api import shop
 
 

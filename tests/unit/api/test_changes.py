@@ -11,8 +11,8 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.clock import ManualClock
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.rows.rig import seeds
 
 Model = dict[Any, dict[str, Any]]

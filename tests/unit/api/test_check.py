@@ -16,8 +16,8 @@ from halocline.objects import ObjectFile, write
 from halocline.objects.shelf import object_key
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.tier import Tier
-from halocline.store.faulty import FaultyFiles
 from halocline.txn.jobs import commit_reshapes
+from tests.store.faulty import FaultyFiles
 from tests.unit.objects.files import write_data, write_tombstones
 from tests.unit.read.moving import (
     TINY,

@@ -11,9 +11,9 @@ import pytest
 
 import halocline
 from halocline import Database, UsageError
-from halocline.clock import ManualClock
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.read.moving import TINY, bulk_delete, flush, let_go, move, state_of
 
 CALM = replace(TINY, move_age_s=10**6)

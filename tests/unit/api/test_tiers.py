@@ -16,7 +16,7 @@ import pytest
 import halocline as hc
 from halocline import Database
 from halocline.errors import CorruptionError, UsageError
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 from tests.unit.rows.rig import seeds
 

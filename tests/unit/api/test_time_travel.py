@@ -11,9 +11,9 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.clock import ManualClock
 from halocline.rows import TableState
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import halocline as hc
 from halocline import Database
-from halocline.clock import ManualClock
 from halocline.schema.typenames import parse_type
 from halocline.schema.types import kind
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.schema.pools import FIRST, LAST, LEAVES, maybe_null, same, types, values
 
 UTC = dt.UTC

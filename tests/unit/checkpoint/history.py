@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from halocline import Database, Options
 from halocline.catalog.entries import ObjectEntry
-from halocline.clock import ManualClock
 from halocline.log import Place, Recovery, read_log
 from halocline.objects import Shelf
 from halocline.objects.columns import tombstone_schema
 from halocline.rows import EngineState, TableState
 from halocline.rows.tidy import tidy
 from halocline.rows.undo import collect
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving as by_hand
 
 TINY = Options(

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from halocline import Database
-from halocline.clock import ManualClock
 from halocline.objects.shelf import object_key
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.read.moving import TINY, committer_of, state_of
 
 HOUR = 3600

@@ -7,7 +7,7 @@ import pytest
 from halocline import CorruptionError, Database, UsageError
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.log.names import log_numbers
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.history import TINY
 from tests.unit.checkpoint.test_restore import flip, nodes
 from tests.unit.checkpoint.test_run import fill, shop

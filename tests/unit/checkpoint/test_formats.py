@@ -28,7 +28,7 @@ from halocline.checkpoint.seal import seal, unseal
 from halocline.errors import CorruptionError, HaloclineError, UsageError
 from halocline.ids import NEVER
 from halocline.rows.system import CheckpointNode
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.history import Life
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import pytest
 
 from halocline import Database, HaloclineError
-from halocline.clock import ManualClock
-from halocline.store.faulty import FaultyFiles, Operation
+from tests.clock import ManualClock
 from tests.sim.history import copy_of, digest
 from tests.sim.moments import watched
+from tests.store.faulty import FaultyFiles, Operation
 from tests.unit.checkpoint.rig import World, seen
 from tests.unit.read.moving import TINY, bulk_insert, flush, let_go, merge, move, truncate
 

@@ -9,9 +9,9 @@ import pytest
 
 from halocline.checkpoint.leases import read_leases, write_lease
 from halocline.checkpoint.pins import PINS_DIRECTORY, PinFile, ProcessPin, read_pins
-from halocline.clock import ManualClock
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 
 
 @pytest.fixture(params=["memory", "disk"])

@@ -20,10 +20,10 @@ from halocline.checkpoint.pins import (
     ProcessPin,
     read_pins,
 )
-from halocline.clock import ManualClock
 from halocline.ids import NEVER
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.rig import World, rows, seen
 from tests.unit.read.moving import TINY, let_go, merge, move
 

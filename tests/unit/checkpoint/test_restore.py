@@ -17,8 +17,8 @@ from halocline.checkpoint.seal import seal
 from halocline.log import AC, COMMITS, decode_record, read_log
 from halocline.log.names import log_numbers, path_of
 from halocline.rows.system import CheckpointNode
-from halocline.store.faulty import FaultyFiles
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.history import TINY, Life, open_on, reading, shelf_on
 from tests.unit.checkpoint.test_run import fill, make, shop
 

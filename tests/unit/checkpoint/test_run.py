@@ -12,8 +12,8 @@ from halocline.checkpoint.load import read_root
 from halocline.checkpoint.pointer import read_pointer
 from halocline.log import CKP, read_log
 from halocline.log.names import log_numbers
-from halocline.store.faulty import FaultyFiles
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.history import TINY, open_on
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from halocline.checkpoint.staging import FOLDER, end_staged, hold_staged, sweep_staged
-from halocline.clock import ManualClock
 from halocline.store import LocalFiles
+from tests.clock import ManualClock
 
 
 class Recording(LocalFiles):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from halocline import Database, HaloclineError, UnavailableError
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.roles import owner_of
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 from tests.unit.compaction.test_run import Rows, drop, overlapping, rows_at, settle
 from tests.unit.read.moving import TINY
 

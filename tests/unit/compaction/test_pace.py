@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from halocline import Database, UnavailableError
-from halocline.clock import ManualClock
 from halocline.compaction.pace import LOOK_S, Pace
 from halocline.database.maintenance import _living
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.compaction.test_run import Before, current, drop, overlapping, rows_at, settle
 from tests.unit.read.moving import TINY, state_of
 

@@ -18,11 +18,11 @@ from halocline import (
     UnavailableError,
     UsageError,
 )
-from halocline.clock import ManualClock
 from halocline.compaction import CompactReason
 from halocline.compaction.plan import Job
 from halocline.ids import NEVER
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 from tests.unit.read.moving import TINY, bulk_delete, bulk_insert, flush, let_go, move, state_of
 from tests.unit.rows.rig import seeds

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from halocline.clock import ManualClock
 from halocline.log import AC, Entry, Log, Recovery, recover
 from halocline.log.format import FRAME_BYTES, HEADER, SECTOR, align
 from halocline.log.names import path_of
 from halocline.options import Durability, Options
 from halocline.store import Files
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 
 TINY = Options(log_file_bytes_first=2048, log_file_bytes=4096, async_sync_ms=10**9)
 """Files of a few sectors, and a flusher that never comes on its own."""

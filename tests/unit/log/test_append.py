@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from halocline.clock import ManualClock
 from halocline.errors import CorruptionError, UnavailableError, UsageError
 from halocline.log import AC, CKP, Log, read_log
 from halocline.log.format import PAYLOAD_BYTES_MAX, SECTOR
@@ -15,7 +14,8 @@ from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
 from halocline.options import Options
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import (
     ROOMY,
     TINY,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from halocline.clock import ManualClock
 from halocline.log.bell import Bell
 from halocline.log.flusher import Flusher
 from halocline.mover.background import Background
+from tests.clock import ManualClock
 from tests.sim.interrupts import strike
 
 WAIT_S = 30.0

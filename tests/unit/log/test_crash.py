@@ -14,7 +14,7 @@ import pytest
 
 from halocline.log import AC, CKP, Entry, Log, read_log
 from halocline.options import Durability
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 from tests.unit.log.rig import TINY, commit, payload, recovered, start
 
 SIZES = (30, 200, 600, 30, 0, 5000, 100, 1500, 60, 60, 700, 40)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-from halocline.clock import ManualClock
 from halocline.log import (
     AC,
     DML_A,
@@ -23,8 +22,9 @@ from halocline.log.names import path_of
 from halocline.log.record import STAMP_AT, stamp
 from halocline.rows.nodes import Append, decode_node, encode_node
 from halocline.schema.schema import Schema
-from halocline.store.faulty import FaultyFiles
 from halocline.txn.record import ROWID_IN_NODE
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import TINY, image, recovered
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "log.md"

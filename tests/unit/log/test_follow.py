@@ -14,7 +14,7 @@ from halocline.log.format import SECTOR
 from halocline.log.names import path_of
 from halocline.log.published import PublishedPage, Publisher, decode_page, read_published
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import (
     ROOMY,
     TINY,

@@ -28,7 +28,7 @@ from halocline.log.format import (
 )
 from halocline.log.frame import frame
 from halocline.log.scan import Cursor, read_entries
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import ROOMY, commit, image, payload, places, recovered, start
 
 FILE = FileHeader(

@@ -21,7 +21,7 @@ from halocline.log import AC, Log
 from halocline.log.published import read_published
 from halocline.options import Options
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import ROOMY, TINY, commit, payload, payloads, recovered, start
 
 LOG_ROOM = str(Path(halocline.log.__file__).parent)

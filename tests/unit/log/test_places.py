@@ -7,7 +7,7 @@ import pytest
 from halocline.errors import CorruptionError
 from halocline.log import CKP, Follower, Log, LogGone, Place, read_log, recover
 from halocline.log.names import path_of
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import TINY, commit, payload, put, start
 
 

@@ -12,7 +12,7 @@ from halocline.log import AC, Entry, read_log
 from halocline.log.format import SECTOR
 from halocline.log.names import log_numbers, path_of
 from halocline.log.recover import _survey
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import (
     ROOMY,
     TINY,

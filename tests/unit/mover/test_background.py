@@ -17,10 +17,10 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.clock import ManualClock
 from halocline.mover.background import PAUSE_S_MAX, Background
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles
 
 PATIENCE_S = 30.0
 

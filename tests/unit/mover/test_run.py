@@ -14,8 +14,8 @@ import halocline as hc
 from halocline import Database, NotFoundError, UnavailableError, UsageError
 from halocline.mover import run
 from halocline.rows.undo import collect
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from tests.roles import maintenance_of
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 from tests.unit.mover.rig import KEYS, TINY, Shop, data_rows, l0_rowids, tombstones
 
 Open = Callable[..., Any]

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from halocline import Database
-from halocline.clock import ManualClock
 from halocline.rows.nodes import Append
 from halocline.rows.state import TableState
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 
 

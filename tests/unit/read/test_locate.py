@@ -12,7 +12,7 @@ import pytest
 from halocline import Database, DuplicateKeyError
 from halocline.read.locate import locate_many
 from halocline.read.point import find, find_row
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 
 MOVES = ["in pages", "moved", "moved and trimmed"]

@@ -9,7 +9,7 @@ import pytest
 
 from halocline import Database
 from halocline.read import ranges
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 from tests.unit.rows.rig import seeds
 

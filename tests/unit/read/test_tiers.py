@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from halocline import Database
-from halocline.clock import ManualClock
 from halocline.read import ranges
 from halocline.read.point import find
-from halocline.store.faulty import FaultyFiles
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 from tests.unit.rows.rig import seeds
 

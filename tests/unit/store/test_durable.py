@@ -11,9 +11,9 @@ import pytest
 from halocline.errors import CorruptionError, UsageError
 from halocline.store import File, Files, LocalFiles
 from halocline.store.durable import DurableFiles
-from halocline.store.faulty import FaultyFiles
 from halocline.store.files import Buffer
 from halocline.store.local import LocalDisk
+from tests.store.faulty import FaultyFiles
 
 Step = tuple[str, str, int]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from halocline.store import LocalFiles
-from halocline.store.faulty import FaultyFiles, SimulatedCrash
 from halocline.store.objects import PyarrowObjects
+from tests.store.faulty import FaultyFiles, SimulatedCrash
 
 
 def _state(files: FaultyFiles) -> dict[str, bytes]:

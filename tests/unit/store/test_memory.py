@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.store import File
-from halocline.store.faulty import FaultyFiles
-from halocline.store.memory import SECTOR
+from tests.store.faulty import FaultyFiles
+from tests.store.memory import SECTOR
 
 SEEDS = range(60)
 

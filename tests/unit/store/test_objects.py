@@ -12,9 +12,9 @@ from pyarrow import fs
 
 from halocline.errors import UsageError
 from halocline.store import local as local_module
-from halocline.store.faulty import FaultyFiles
 from halocline.store.files import TEMPORARY
 from halocline.store.objects import MemoryObjects, Objects, PyarrowObjects
+from tests.store.faulty import FaultyFiles
 
 
 @pytest.fixture(params=["local", "uri", "subtree", "move", "memory", "faulty"])

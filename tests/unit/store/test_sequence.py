@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from halocline.store import LockedError
-from halocline.store.faulty import FaultyFiles, Operation, SimulatedCrash
+from tests.store.faulty import FaultyFiles, Operation, SimulatedCrash
 
 
 def _file_with(content: bytes) -> FaultyFiles:

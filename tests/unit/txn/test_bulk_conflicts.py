@@ -17,7 +17,7 @@ import pytest
 
 import halocline as hc
 from halocline import Database
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 
 KEYS = range(40)

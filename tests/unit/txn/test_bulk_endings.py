@@ -12,8 +12,8 @@ import pytest
 import halocline as hc
 from halocline import Database
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
-from halocline.store.faulty import FaultyFiles
 from halocline.txn.record import nodes_of
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 
 

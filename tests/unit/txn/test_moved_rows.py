@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halocline import ConflictError, Database
-from halocline.store.faulty import FaultyFiles
+from tests.store.faulty import FaultyFiles
 from tests.unit.read import moving
 
 PLACES = ["in pages", "in objects", "moved meanwhile"]

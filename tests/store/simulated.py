@@ -26,8 +26,8 @@ from halocline.store.files import (
     PathList,
     parent,
 )
-from halocline.store.memory import FileNode, NameChange, NameTable
-from halocline.store.sequence import Sequence
+from tests.store.memory import FileNode, NameChange, NameTable
+from tests.store.sequence import Sequence
 
 
 class SimulatedFile:

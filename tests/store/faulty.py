@@ -26,9 +26,9 @@ from pathlib import Path
 
 from halocline.store.durable import DurableFiles
 from halocline.store.files import Buffer, PathList, check_directory, check_path
-from halocline.store.memory import Draw, FileNode, NameTable, reachable
-from halocline.store.sequence import Operation, Sequence, SimulatedCrash
-from halocline.store.simulated import SimulatedDisk
+from tests.store.memory import Draw, FileNode, NameTable, reachable
+from tests.store.sequence import Operation, Sequence, SimulatedCrash
+from tests.store.simulated import SimulatedDisk
 
 __all__ = ["FaultyFiles", "FaultyObjects", "Operation", "SimulatedCrash"]
 

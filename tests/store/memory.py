@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from halocline.clock import ManualClock
+from tests.clock import ManualClock
 
 SECTOR: Final = 512
 
