@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import against, cases, machine, measured, report
-from bench.harness import run_case, run_measurement
+from bench.harness import is_chosen, run_case, run_measurement
 
 OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 
@@ -55,13 +55,13 @@ def main() -> int:
 def _run(console: Console, place: Path, arguments: argparse.Namespace) -> list[report.Line]:
     lines: list[report.Line] = []
     for case in cases.cases(quick=arguments.quick):
-        if arguments.only in case.name:
+        if is_chosen(case.name, arguments.only):
             with console.status(f"{case.name}: {case.title}"):
                 result = run_case(case, place, peers_only=arguments.peers_only)
             lines += report.case_lines(result)
             shutil.rmtree(place, ignore_errors=True)
     for measurement in measured.measurements(quick=arguments.quick):
-        if arguments.only in measurement.name and not arguments.peers_only:
+        if is_chosen(measurement.name, arguments.only) and not arguments.peers_only:
             with console.status(f"{measurement.name}: {measurement.title}"):
                 figures = run_measurement(measurement, place)
             lines += report.figure_lines(measurement.name, measurement.title, figures)
@@ -71,7 +71,8 @@ def _run(console: Console, place: Path, arguments: argparse.Namespace) -> list[r
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Halocline.")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains NAME")
+    only = "cases whose name contains NAME; several parts of names stand between commas"
+    parser.add_argument("--only", default="", metavar="NAME", help=only)
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a hint only")
     parser.add_argument("--peers-only", action="store_true", help="leave our own side out")
     parser.add_argument("--against", metavar="REV", help="compare with another revision, in turns")

@@ -1,15 +1,16 @@
 """`python -m bench --against REV`: this revision and another one, in turns, in one run.
 
-    git archive REV --> build/bench/revision-<hash>/ --> a process with its src and its bench
-    this tree ----------------------------------------> a process of its own
+    git archive REV --> build/bench/revision-<hash>/ --> this benchmark over its engine
+    this tree ----------------------------------------> this benchmark over ours
                           round 0: old, new    round 1: new, old    ...  --> median of new / old
 
-Each revision runs its own benchmark over its own engine, so a row may be measured by other code
-than here; one that only one of them has is named and left out. Of a case our own side is run,
-without its peers. A measurement is run as a whole, in turns too.
+One benchmark measures both engines, so the same code asks the same of each. A row that the other
+revision cannot do, because it has not got the function yet, is named and left out. Of a case our
+own side is run, without its peers. A measurement is run as a whole, in turns too.
 
 A ratio above 1 is worse: more time, more memory, fewer commits in a second. The limits are 1.1,
-and 1.15 for single rows whose commits do not wait for the disk.
+and 1.15 for single rows whose commits do not wait for the disk. A figure that is a ratio already
+(unit x) is shown without a verdict: it has a limit of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from bench.harness import is_chosen
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1.1
@@ -38,6 +42,10 @@ MEASURED_ROUNDS = 3
 
 class RevisionError(Exception):
     """A revision could not do what it was asked to; its traceback is the message."""
+
+
+class OldRevisionError(RevisionError):
+    """The other revision could not do it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +64,25 @@ class Row:
 
     @property
     def limit(self) -> float:
+        if self.unit == "x":
+            return inf
         return LIMIT_ASYNC if "async" in self.name else LIMIT
 
 
 class Process:
-    """A revision at work: revision.py with the paths of that revision."""
+    """A revision at work: revision.py over the engine of that revision."""
 
     def __init__(self, root: Path, *, quick: bool) -> None:
-        paths = os.pathsep.join([str(root / "src"), str(root)])
+        paths = os.pathsep.join([str(root / "src"), str(ROOT)])
         self._process = subprocess.Popen(
             [sys.executable, str(ROOT / "bench" / "revision.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=root,
+            cwd=ROOT,
             env=os.environ | {"PYTHONPATH": paths},
         )
+        self._error = RevisionError if root == ROOT else OldRevisionError
         self.ask("open", quick=quick)
 
     def ask(self, do: str, **arguments: Any) -> Any:
@@ -84,7 +95,7 @@ class Process:
         line = stdout.readline()
         answer = json.loads(line) if line else {"error": "the process died"}
         if "error" in answer:
-            raise RevisionError(answer["error"])
+            raise self._error(answer["error"])
         return answer["answer"]
 
     def close(self) -> None:
@@ -103,20 +114,19 @@ def compare(
 ) -> int:
     """Compare, print and save; 1 when a row could not be measured."""
     commit = _git("rev-parse", "--short=12", f"{revision}^{{commit}}").decode().strip()
-    old_root = check_out(commit, output / f"revision-{commit}")
-    old, new = (_listed(root, quick) for root in (old_root, ROOT))
-    chosen = [name for name in new if only in name]
-    missing = [name for name in [*new, *old] if only in name and (name in old) != (name in new)]
-    for name in missing:
-        console.print(f"{name}: only in {'this tree' if name in new else commit}, left out")
+    roots = (check_out(commit, output / f"revision-{commit}"), ROOT)
     rows: list[Row] = []
     errors: dict[str, str] = {}
-    for name in chosen:
-        if name in missing:
+    for facts in _listed(quick):
+        name, title = facts[:2]
+        if not is_chosen(name, only):
             continue
-        with console.status(f"{name}: {new[name][1]}"):
+        with console.status(f"{name}: {title}"):
             try:
-                rows += _compare_one((old_root, ROOT), name, new[name], place, quick)
+                rows += _compare_one(roots, name, facts, place, quick)
+            except OldRevisionError as error:
+                reason = str(error).rstrip().rsplit("\n", 1)[-1]
+                console.print(f"{name}: {commit} cannot do it, left out: {reason}", markup=False)
             except RevisionError as error:
                 errors[name] = str(error)
         shutil.rmtree(place, ignore_errors=True)
@@ -131,7 +141,7 @@ def compare(
 def check_out(commit: str, folder: Path) -> Path:
     """The files of a revision, in a folder of its own."""
     if not folder.exists():
-        packed = _git("archive", "--format=tar", commit, "src", "bench")
+        packed = _git("archive", "--format=tar", commit, "src")
         with tarfile.open(fileobj=BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
     return folder
@@ -144,11 +154,11 @@ def _git(*arguments: str) -> bytes:
     return done.stdout
 
 
-def _listed(root: Path, quick: bool) -> dict[str, list[Any]]:
-    """What a revision can measure, by name."""
-    process = Process(root, quick=quick)
+def _listed(quick: bool) -> list[list[Any]]:
+    """What can be measured: name and title, and how often if it is a case."""
+    process = Process(ROOT, quick=quick)
     try:
-        return {found[0]: found for found in process.ask("list")}
+        return list(process.ask("list"))
     finally:
         process.close()
 

@@ -34,6 +34,11 @@ Run = Callable[[int], float]
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
+def is_chosen(name: str, only: str) -> bool:
+    """Whether `--only` means this case: its parts, between commas, are parts of names."""
+    return any(part in name for part in only.split(","))
+
+
 class SideFailedError(Exception):
     """A side raised: its traceback is the message."""
 

@@ -90,10 +90,21 @@ def _tiers(quick: bool) -> list[Measurement]:
             name="nodes",
             title="Other processes on the same database",
             measure=nodes.nodes,
+            settings={"rounds": 2 if quick else 7, "seconds": 1.0 if quick else 2.0},
+        ),
+        Measurement(
+            name="node-tls",
+            title="Another process, over TLS on loopback",
+            measure=nodes.tls,
+            settings={"rounds": 2 if quick else 7},
+        ),
+        Measurement(
+            name="node-large",
+            title="Other processes beside a large table",
+            measure=nodes.large,
             settings={
                 "rows": 1_000_000 if quick else 10_000_000,
                 "rounds": 2 if quick else 7,
-                "seconds": 1.0 if quick else 2.0,
             },
         ),
     ]

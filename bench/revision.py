@@ -1,10 +1,9 @@
 """One revision of the project, at work for a benchmark that compares it with another (against.py).
 
-    PYTHONPATH=<its src>:<its root> python <this file>       a line of JSON in, a line of JSON out
+    PYTHONPATH=<its src>:<this tree> python <this file>      a line of JSON in, a line of JSON out
 
-It runs as a script and knows nothing but the `cases`, `measurements` and sides that revisions have
-in common: `bench` and `halocline` here are those of the revision that PYTHONPATH names, which may
-be older than this file.
+`bench` is the one of this tree, `halocline` that of the revision which PYTHONPATH names first: it
+may be older than what `bench` asks of it, and then the answer is an error.
 
     {"do": "open", "quick": true}            -> null
     {"do": "list"}                           -> [[name, title, unit, ops, warm rounds, rounds], ...]
