@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from halocline.show import report_html
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -12,6 +14,9 @@ class Kept:
 
     what: str
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} - {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,10 @@ class GcReport:
             f"{self.log_files} log files, {self.versions:,} row versions, {self.tables} tables; "
             f"timestamps from {self.floor} on are readable"
         )
-        return "\n".join([done, *(f"  kept: {one.what} - {one.reason}" for one in self.kept)])
+        return "\n".join([done, *(f"  kept: {one}" for one in self.kept)])
+
+    __repr__ = __str__
+    _repr_html_ = report_html
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -72,6 +80,9 @@ class CheckpointReport:
             f"{self.flushed} tables flushed, {self.log_files} log files deleted, "
             f"{self.tail_bytes:,} bytes of log left to replay"
         )
+
+    __repr__ = __str__
+    _repr_html_ = report_html
 
     def __getitem__(self, name: str) -> Any:
         try:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError
+from halocline.show import report_html
 
 if TYPE_CHECKING:
     from halocline.database.health import Health
@@ -127,6 +128,9 @@ class UpkeepReport:
         lines += [f"failed: {name}: {why}" for name, why in self.troubles.items()]
         lines += [f"still owed: {text}" for text in self.left]
         return "\n".join(lines)
+
+    __repr__ = __str__
+    _repr_html_ = report_html
 
 
 class StoppedError(UnavailableError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from halocline.compaction.plan import CompactReason, Group, Job
 from halocline.compaction.shape import ObjectShape
+from halocline.show import report_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +116,6 @@ class CompactReport:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.tables)) or "no tables"
+
+    __repr__ = __str__
+    _repr_html_ = report_html

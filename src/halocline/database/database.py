@@ -28,6 +28,7 @@ from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, Plan, Runner
 from halocline.database.check import check_engine
 from halocline.database.compute_node import ComputeNode
+from halocline.database.display import database_picture
 from halocline.database.health import Health
 from halocline.database.opening import (
     local_files,
@@ -193,7 +194,10 @@ class Database:
         _OPEN.add(self)
 
     def __repr__(self) -> str:
-        return f"<Database {self.path}{' (closed)' if self.core.closed else ''}>"
+        return database_picture(self).text()
+
+    def _repr_html_(self) -> str:
+        return database_picture(self).html()
 
     def __enter__(self) -> Database:
         return self

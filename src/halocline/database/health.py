@@ -35,6 +35,7 @@ from halocline.mover.measure import measure as measure_l0
 from halocline.mover.plan import MoveReason
 from halocline.objects.pool import PoolStats
 from halocline.rows import TableState
+from halocline.show import html_table, size_of, text_table
 from halocline.txn import Core
 
 OwedWork = Literal["move", "flush", "compact", "checkpoint", "gc"]
@@ -116,18 +117,24 @@ class Health:
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        title, *_ = str(self).splitlines()
+        notes = [f"trouble: {name}: {text}" for name, text in self.troubles.items()]
+        notes += [f"owed: {owed}" for owed in self.owed] or ["owed: nothing"]
+        return html_table(title, [_HEAD], map(_line, self.tables.values()), "\n".join(notes))
+
     def __str__(self) -> str:
-        budget = "" if self.l0_budget_bytes is None else f" of {_size(self.l0_budget_bytes)}"
-        tail = "unknown" if self.tail_bytes is None else _size(self.tail_bytes)
+        budget = "" if self.l0_budget_bytes is None else f" of {size_of(self.l0_budget_bytes)}"
+        tail = "unknown" if self.tail_bytes is None else size_of(self.tail_bytes)
         readable = f"timestamps {self.floor} to {self.visible_ts} are readable"
         lines = [
-            f"{readable}; L0 {_size(self.l0_bytes)}{budget}; log to replay {tail}",
+            f"{readable}; L0 {size_of(self.l0_bytes)}{budget}; log to replay {tail}",
             "",
-            *_columns([_HEAD, *(_line(table) for table in self.tables.values())]),
+            *text_table([_HEAD, *(_line(table) for table in self.tables.values())]),
             "",
         ]
         lines += [
-            f"pool {pool.name}: {_size(pool.used_bytes)} of {_size(pool.budget_bytes)}, "
+            f"pool {pool.name}: {size_of(pool.used_bytes)} of {size_of(pool.budget_bytes)}, "
             f"{pool.hits} hits, {pool.misses} misses, {pool.evictions} evictions"
             for pool in self.pools
         ]
@@ -216,7 +223,7 @@ class _Look:
             rows = sum(page.row_count for page in pages)
             self.owe("move", name, f"{rows:,} rows are in L0, {policy.rows_min:,} make an object")
         elif plan.reason is MoveReason.BYTES:
-            why = f"{_size(l0.size_bytes)} are in L0, {_size(policy.bytes_min)} make an object"
+            why = f"{size_of(l0.size_bytes)} are in L0, {size_of(policy.bytes_min)} make an object"
             self.owe("move", name, why)
         if plan.tombstones is not None and l0.tombstones is not None:
             age_s = l0.tombstones.age_s
@@ -241,20 +248,22 @@ class _Look:
 
     def pressure(self, l0_bytes: int) -> None:
         if l0_bytes > self.budget_bytes:
-            over = _size(l0_bytes - self.budget_bytes)
+            over = size_of(l0_bytes - self.budget_bytes)
             self.owe("move", "", f"L0 of all tables is {over} above its budget: writers wait")
 
     def log(self, fresh_bytes: int) -> None:
         limit = self.core.options.checkpoint_log_bytes
         if fresh_bytes >= limit:
-            why = f"{_size(fresh_bytes)} of log since the last one, {_size(limit)} make the next"
+            why = (
+                f"{size_of(fresh_bytes)} of log since the last one, {size_of(limit)} make the next"
+            )
             self.owe("checkpoint", "", why)
 
     def garbage(self, states: Iterable[TableState], horizon: int) -> None:
         entries = [entry for state in list(states) for entry in state.shape.tier.by_id.values()]
         free = [entry for entry in entries if entry.deleted_at <= horizon]
         if free:
-            size = _size(sum(entry.stats.size_bytes for entry in free))
+            size = size_of(sum(entry.stats.size_bytes for entry in free))
             self.owe("gc", "", f"{len(free)} ended objects, {size}, are needed by no snapshot")
 
 
@@ -276,7 +285,7 @@ def reasons(
         objects.setdefault(bucket, set()).update(group.inputs, group.tombstones)
     return [
         f"{words[reason]} ({len(objects[reason, large])} objects, "
-        f"{_size(sum(sizes[id] for id in objects[reason, large]))})"
+        f"{size_of(sum(sizes[id] for id in objects[reason, large]))})"
         + (": too large for this process, left for Spark" if large else "")
         for reason, large in sorted(objects)
     ]
@@ -321,24 +330,6 @@ def _line(table: TableHealth) -> Sequence[str]:
         f"{table.dead_share:.1%}",
         str(table.depth),
         str(shape.tombstone_objects),
-        _size(shape.size_bytes),
-        _size(table.ended_bytes),
+        size_of(shape.size_bytes),
+        size_of(table.ended_bytes),
     )
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *rest in rows:
-        cells = [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
-    return lines
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TB"

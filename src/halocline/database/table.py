@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from halocline.database.display import table_picture
 from halocline.errors import SnapshotExpiredError
 from halocline.read.changes import AFTER, DELETE, INSERT, read_events
+from halocline.schema.batches import from_arrow
 
 if TYPE_CHECKING:
     from halocline.database.database import Database
@@ -25,7 +28,19 @@ class Table:
             self.name = txn.state_of(name).entry.name
 
     def __repr__(self) -> str:
-        return f"<Table {self.name!r} of {self._database.path}>"
+        return table_picture(self).text()
+
+    def _repr_html_(self) -> str:
+        return table_picture(self, width=1 << 30).html()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Rows as dicts, one by one, at one snapshot; this is how pandas.DataFrame asks."""
+        with self._database._begin_reading() as txn:
+            batches = txn.scan(self.name, stream=True)
+        names = batches.schema.names
+        for batch in batches:
+            for row in from_arrow(batch):
+                yield dict(zip(names, row, strict=True))
 
     @property
     def schema(self) -> pa.Schema:
@@ -52,6 +67,13 @@ class Table:
             result = txn.scan(self.name)
             assert isinstance(result, pa.Table)
             return result
+
+    def to_pandas(self, at: int | datetime | str | None = None) -> Any:
+        """All rows as a pandas DataFrame, now or at a point in time.
+
+        What Arrow makes of the types: integers and bools with NULL become floats and objects.
+        """
+        return self.to_arrow(at).to_pandas()
 
     def files(self, at: int | datetime | str | None = None) -> list[str]:
         """Paths of the data objects that stand for the table at a snapshot.

@@ -44,6 +44,7 @@ from halocline.rows.system import JobNode
 from halocline.rows.tidy import tidy
 from halocline.rows.trim import may_trim, trim
 from halocline.rows.undo import collect
+from halocline.show import report_html
 from halocline.txn import Core
 from halocline.txn.jobs import commit_reshapes, give_up
 
@@ -63,6 +64,8 @@ class Moved:
     objects: int = 0
     size_bytes: int = 0
     """Of the files."""
+
+    _repr_html_ = report_html
 
     @classmethod
     def of(cls, files: Sequence[ObjectFile]) -> Moved:

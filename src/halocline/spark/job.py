@@ -29,6 +29,7 @@ from halocline.objects import SharedJob
 from halocline.objects.jobwriter import PLACE_ROWS
 from halocline.rows.reshape import new_entry
 from halocline.schema.schema import Schema
+from halocline.show import report_html
 from halocline.spark.base import ROWS_ALONG_MAX, pack_base
 from halocline.spark.collect import collect
 from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
@@ -66,6 +67,8 @@ class LoadReport:
     bytes_written: int = 0
     already_committed: bool = False
     """The token had been committed before: nothing was done."""
+
+    _repr_html_ = report_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
