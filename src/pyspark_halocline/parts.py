@@ -36,7 +36,7 @@ from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.options import MIB
 from halocline.read.duck import Duck, as_schema
 from halocline.read.plan import ScanPlan
-from halocline.read.prune import compile_where
+from halocline.read.predicate import compile_where
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.statement import parse_where
 from halocline.rows.members import is_among

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from halocline.errors import UnavailableError, UsageError
-from halocline.read.conjuncts import predicate_of
+from halocline.read.predicate import predicate_of
 from halocline.read.scan import take_plan
 from halocline.read.statement import check_params, parse_query
 from halocline.txn import Core, Transaction

@@ -11,7 +11,7 @@
 
 A plan is a list of objects, rows in memory, tombstones. All runners give the
 same rows for the same plan. Objects that cannot hold a row that the predicate wants are left out by
-their zonemaps and key ranges; the predicate itself is the runner's business.
+their zonemaps; the predicate itself is the runner's business.
 
 Invariants
 - A row of the table at S is in exactly one of the plan's files or pages, unless it cannot match.
@@ -34,7 +34,6 @@ from halocline.rows.deletes import TombstoneRun
 from halocline.rows.page import Page
 from halocline.rows.state import Shape
 from halocline.schema.batches import Int64Array
-from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:
     from halocline.read.prune import Predicate
@@ -54,8 +53,6 @@ class ScanPlan(NamedTuple):
     """Pages of L0 with the number of their rows when the plan was made."""
     runs: tuple[TombstoneRun, ...] = ()
     """Bulk tombstones in memory, which leave no mark in pages."""
-    pruned: int = 0
-    """Objects that were left out because they cannot match."""
 
     @property
     def objects(self) -> tuple[ObjectEntry, ...]:
@@ -66,7 +63,6 @@ def plan_scan(
     shape: Shape,
     ended: Int64Array,
     ts: int,
-    schema: Schema,
     predicate: Predicate | None = None,
     *,
     runs: Sequence[TombstoneRun] = (),
@@ -81,11 +77,12 @@ def plan_scan(
     # By key, so that a scan without an order comes in roughly that of the primary key.
     counting.sort(key=lambda entry: (entry.stats.key_min, entry.id))
     entries = [*counting, *own]
-    kept = _prune(entries, schema, predicate)
+    if predicate is not None:
+        entries = [one for one in entries if predicate.may_match(one.stats.zonemaps)]
     clean: list[ObjectEntry] = []
     dirty: list[ObjectEntry] = []
     late: list[ObjectEntry] = []
-    for entry in kept:
+    for entry in entries:
         stats = entry.stats
         if stats.committed and entry.commit_ts_max > ts:
             late.append(entry)
@@ -101,28 +98,7 @@ def plan_scan(
         dead=_inside([*dirty, *late], ended),
         pages=tuple(shape.counted()),
         runs=tuple(runs),
-        pruned=len(entries) - len(kept),
     )
-
-
-def _prune(
-    entries: Sequence[ObjectEntry], schema: Schema, predicate: Predicate | None
-) -> Sequence[ObjectEntry]:
-    if predicate is None or not entries:
-        return entries
-    if predicate.bounds.empty:
-        return ()
-    from halocline.read.keyrange import byte_range  # with it comes the parser of SQL
-
-    low, high = byte_range(predicate.bounds, schema) if schema.key_positions else (b"", None)
-    return [
-        entry
-        for entry in entries
-        for stats in (entry.stats,)
-        if stats.key_max >= low
-        and (high is None or stats.key_min < high)
-        and predicate.may_match(stats.zonemaps)
-    ]
 
 
 def _meets(stats: ObjectStats, ended: Int64Array) -> bool:

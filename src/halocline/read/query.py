@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from halocline.errors import UnavailableError, UsageError
 from halocline.objects.columns import ROWID
-from halocline.read.conjuncts import predicate_of
 from halocline.read.duck import Duck, as_schema
-from halocline.read.prune import Predicate, compile_where
+from halocline.read.predicate import compile_where, predicate_of
+from halocline.read.prune import Predicate
 from halocline.read.quote import quote
 from halocline.read.scan import count_known, count_rows, take_plan, unclean
 from halocline.read.source import Source, readable_by_others, source_of

@@ -68,7 +68,7 @@ def take_plan(
         if tier.tombstones:
             found = [*found, *in_objects(state, tier, ts, 0, NEVER)]
         ended = merged(found) if found else NONE
-    return plan_scan(shape, ended, ts, state.schema, predicate, runs=runs, own=own)
+    return plan_scan(shape, ended, ts, predicate, runs=runs, own=own)
 
 
 def scan_pages(

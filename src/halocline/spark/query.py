@@ -23,8 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
-from halocline.read.conjuncts import predicate_of
 from halocline.read.plan import ScanPlan
+from halocline.read.predicate import predicate_of
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.statement import check_params, parse_query
 from halocline.rows.state import TableState

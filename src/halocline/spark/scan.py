@@ -29,7 +29,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import UsageError
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.plan import ScanPlan
-from halocline.read.prune import compile_where
+from halocline.read.predicate import compile_where
 from halocline.read.scan import memory_table, take_plan
 from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array

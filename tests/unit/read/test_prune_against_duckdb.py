@@ -31,12 +31,12 @@ from hypothesis import strategies as st
 
 from halocline.ids import ColumnId
 from halocline.objects.zonemap import Zonemap, zonemap
-from halocline.read.keyrange import byte_range
-from halocline.read.predicate import FALSE, TRUE, UNKNOWN, read_predicate
-from halocline.read.prune import compile_where, judge_of
+from halocline.read.predicate import compile_where
+from halocline.read.prune import FALSE, TRUE, UNKNOWN
 from halocline.read.statement import parse_where
 from halocline.schema.schema import Schema
 from halocline.schema.types import kind
+from tests.unit.read.where import judge_where
 
 UTC = dt.UTC
 D = Decimal
@@ -304,12 +304,11 @@ def zones_of(rows: Sequence[Any], cut: int) -> dict[ColumnId, Zonemap]:
 def test_every_constant_beside_every_value_of_a_column(name: str) -> None:
     rows = rows_of((name,))
     oracle, zones = Oracle(rows), [zones_of([row], 0) for row in rows]
-    ids = [column.id for column in SCHEMA.columns]
     for constant, params in dict.fromkeys(constants(name)):
         for operator in ("=", "<", "<="):
             text = f"{name} {operator} {constant}"
             answer = oracle.ask(text, params, filtered=False)
-            judge = judge_of(read_predicate(text, params, SCHEMA), ids)
+            judge = judge_where(text, params, SCHEMA)
             for at, result in enumerate(answer[0] if answer else []):
                 bit = UNKNOWN if result is None else TRUE if result else FALSE
                 assert judge(zones[at]) & bit, (text, params, rows[at])
@@ -330,7 +329,6 @@ def test_i06_every_result_of_every_row_is_foreseen(
     chunks += [chance.sample(range(len(rows)), chance.randint(2, 4)) for _ in rows]
     zones = [zones_of([rows[at] for at in chunk], cut) for chunk in chunks]
     oracle, maker = Oracle(rows), Maker(chance, names)
-    ids = [column.id for column in SCHEMA.columns]
     for _ in range(20):
         text, params = maker.predicate()
         answer = oracle.ask(text, params, filtered=True)
@@ -338,7 +336,7 @@ def test_i06_every_result_of_every_row_is_foreseen(
             event("DuckDB refuses")
             continue
         predicate = compile_where(text, params, SCHEMA)
-        judge = judge_of(read_predicate(text, params, SCHEMA), ids)
+        judge = judge_where(text, params, SCHEMA)
         bits = [UNKNOWN if r is None else TRUE if r else FALSE for r in answer[0]]
         for chunk, zone in zip(chunks, zones, strict=True):
             mask = judge(zone)
@@ -347,33 +345,3 @@ def test_i06_every_result_of_every_row_is_foreseen(
                 assert predicate.may_match(zone) or at not in answer[1], (text, params, rows[at])
             assert predicate.may_match(zone) == bool(mask & TRUE)
         event("prunes" if not all(map(predicate.may_match, zones)) else "keeps all")
-
-
-# -- key ranges ----------------------------------------------------------------------------------
-
-KEYS = [("i8",), ("i64",), ("s",), ("d52",), ("tz",), ("da",), ("x",), ("ti",), ("b", "i8")]
-KEYS += [("i64", "s"), ("s", "i8"), ("d3810", "ts", "b")]
-
-
-@settings(max_examples=max(36, settings.default.max_examples // 10))
-@given(key=st.sampled_from(KEYS), chance=st.randoms(use_true_random=True))
-def test_every_matching_key_lies_in_the_bounds(key: tuple[str, ...], chance: random.Random) -> None:
-    schema = Schema.define(pa.schema([pa.field(n, t) for n, (t, _) in POOLS.items()]), list(key))
-    positions = schema.key_positions
-    rows = [row for row in rows_of(key) if all(row[at] is not None for at in positions)]
-    oracle, maker = Oracle(rows), Maker(chance, key)
-    for _ in range(16):
-        text, params = maker.predicate()
-        answer = oracle.ask(text, params, filtered=False)
-        if answer is None:
-            continue
-        bounds = compile_where(text, params, schema).bounds
-        low, high = byte_range(bounds, schema)
-        for at in answer[1]:
-            found = schema.key_of(rows[at])
-            assert bounds.low is None or bounds.low <= found, (text, params, found, bounds)
-            assert bounds.high is None or found < bounds.high, (text, params, found, bounds)
-            assert bounds.equalities is None or found in bounds.equalities, (text, params, found)
-            encoded = schema.key_bytes(found)
-            assert low <= encoded, (text, params, found)
-            assert high is None or encoded < high, (text, params, found)

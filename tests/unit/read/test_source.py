@@ -24,7 +24,7 @@ from halocline.read import mask, words
 from halocline.read.duck import Duck, as_schema
 from halocline.read.mask import words_of as mask_words_of
 from halocline.read.plan import NONE
-from halocline.read.prune import compile_where
+from halocline.read.predicate import compile_where
 from halocline.read.quote import literal
 from halocline.read.scan import memory_table, take_plan
 from halocline.read.source import Source, source_of

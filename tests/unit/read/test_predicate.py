@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from halocline.objects.zonemap import zonemap
-from halocline.read.conjuncts import filters_of, predicate_of
 from halocline.read.duck import Duck
+from halocline.read.predicate import filters_of, predicate_of
 from halocline.schema.schema import Schema
 from tests.unit.rows.rig import seeds
 
