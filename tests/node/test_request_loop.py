@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.log import DML_A, encode_commit
+from halocline.log.record import DML_A, encode_commit
 from halocline.log.tape import Tape
 from halocline.node import service, wire
 from halocline.node.channel import Channel

@@ -15,7 +15,8 @@ import pytest
 
 import halocline as hc
 from halocline.errors import UnavailableError
-from halocline.log import DML_A, DML_U, Follower, Log, decode_record
+from halocline.log import Follower, Log
+from halocline.log.record import DML_A, DML_U, decode_record
 from halocline.node import wire
 from halocline.node.wire import Commit, frame
 from halocline.schema.codec import encode as encode_rows

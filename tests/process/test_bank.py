@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import halocline
-from halocline.log import Follower, decode_record
+from halocline.log import Follower
+from halocline.log.record import decode_record
 from halocline.node.endpoint import read_endpoint
 from halocline.store import LocalFiles
 from tests.process.children import ACCOUNTS, BALANCE, SMALL, create_bank

@@ -309,7 +309,8 @@ def test_ctrl_c_while_a_block_of_timestamps_is_extended(memory_path: Path) -> No
 
 
 def _check_ceilings(bench: Bench, label: str) -> None:
-    from halocline.log import EPOCH, decode_record, read_log
+    from halocline.log.record import EPOCH, decode_record
+    from halocline.log.recover import read_log
     from halocline.rows.system import EpochNode, decode_system
 
     ceilings = [

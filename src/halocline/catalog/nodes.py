@@ -31,7 +31,7 @@ from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import check_name
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
-from halocline.log import DDL_CT, DDL_DT
+from halocline.log.record import DDL_CT, DDL_DT
 from halocline.store.files import Buffer
 
 if TYPE_CHECKING:

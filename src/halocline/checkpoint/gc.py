@@ -38,7 +38,7 @@ from halocline.checkpoint.staging import sweep_staged
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
-from halocline.log import FLOOR
+from halocline.log.record import FLOOR
 from halocline.options import parse_duration
 from halocline.rows.system import FloorNode, encode_system
 from halocline.rows.undo import collect, forget_objects

@@ -19,7 +19,8 @@ from halocline.catalog.history import restore as restore_catalog
 from halocline.checkpoint.objectlist import decode_objects
 from halocline.checkpoint.root import Root, TableWire, decode_root, unpack_times
 from halocline.errors import CorruptionError
-from halocline.log import CKP, Entry, decode_record
+from halocline.log.format import CKP, Entry
+from halocline.log.record import decode_record
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
 from halocline.options import Options

@@ -23,17 +23,11 @@ from typing import NamedTuple
 from halocline.checkpoint.load import Replay, load
 from halocline.checkpoint.pointer import read_pointer
 from halocline.errors import CorruptionError
-from halocline.log import (
-    CKP,
-    ROOT,
-    Entry,
-    Follower,
-    LogGone,
-    Place,
-    Recovery,
-    decode_record,
-)
+from halocline.log import Follower, Place, Recovery
+from halocline.log.follow import LogGone
+from halocline.log.format import CKP, Entry
 from halocline.log.names import log_numbers, path_of
+from halocline.log.record import ROOT, decode_record
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
 from halocline.options import Options

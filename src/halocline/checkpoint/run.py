@@ -41,7 +41,9 @@ from halocline.checkpoint.report import CheckpointReport
 from halocline.checkpoint.root import FileRef, Root, encode_root
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.ids import TableId
-from halocline.log import CKP, ROOT, Place
+from halocline.log import Place
+from halocline.log.format import CKP
+from halocline.log.record import ROOT
 from halocline.objects.shelf import object_key, root_key
 from halocline.rows.state import TableState
 from halocline.rows.system import CheckpointNode, JobNode, encode_system

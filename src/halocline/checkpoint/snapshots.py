@@ -20,7 +20,7 @@ import numpy as np
 
 from halocline.catalog.names import check_name, name_key
 from halocline.errors import AlreadyExistsError, NotFoundError, UsageError
-from halocline.log import SNAPSHOT
+from halocline.log.record import SNAPSHOT
 from halocline.rows import EngineState
 from halocline.rows.system import SnapshotNode, encode_system
 from halocline.txn import Committer

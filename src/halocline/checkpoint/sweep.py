@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from halocline.log import JOB
+from halocline.log.record import JOB
 from halocline.objects.shelf import job_of
 from halocline.rows.system import JobNode, encode_system
 from halocline.store import Objects

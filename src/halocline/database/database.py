@@ -49,7 +49,7 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import read_log
+from halocline.log.recover import read_log
 from halocline.mover import Moved
 from halocline.node import Link, Local, NobodyError, Server, ServerLink
 from halocline.node.faults import SchemaOf

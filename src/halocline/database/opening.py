@@ -28,12 +28,7 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import (
-    Log,
-    Place,
-    Recovery,
-    recover,
-)
+from halocline.log import Log, Place, Recovery, recover
 from halocline.log.published import claim
 from halocline.node import NobodyError
 from halocline.node.replica import tidy_all

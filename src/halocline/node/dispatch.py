@@ -24,7 +24,9 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
-from halocline.log import Follower, LogGone, decode_record
+from halocline.log import Follower
+from halocline.log.follow import LogGone
+from halocline.log.record import decode_record
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.logtail import messages_of

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from halocline.errors import ConflictError, UnavailableError, UsageError
-from halocline.log import path_of
+from halocline.log.names import path_of
 from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from halocline.errors import CorruptionError, UnavailableError, UsageError
-from halocline.log import DML_A, DML_D, DML_U, decode_payload
+from halocline.log.record import DML_A, DML_D, DML_U, decode_payload
 from halocline.node.wire import Commit, Request, decode_request
 from halocline.rows.nodes import ARROW, HEAD
 from halocline.schema.ipc import unpacked_bytes

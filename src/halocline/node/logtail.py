@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError
-from halocline.log import DML_A, DML_D, DML_U, Info, Record
+from halocline.log.record import DML_A, DML_D, DML_U, Info, Record
 from halocline.objects.shelf import FILES_PER_JOB, object_key
 from halocline.rows.nodes import Append, RowNode, Update, check_rows_of_each, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES

@@ -26,7 +26,9 @@ from typing import Final
 
 from halocline.clock import SystemClock
 from halocline.errors import NotFoundError, SnapshotExpiredError, UnavailableError, UsageError
-from halocline.log import Follower, LogGone, Place, Record, decode_record
+from halocline.log import Follower, Place
+from halocline.log.follow import LogGone
+from halocline.log.record import Record, decode_record
 from halocline.node.logtail import messages_of
 from halocline.node.served import Served
 from halocline.node.wire import FRAME_BYTES_MAX, Pushed, Subscribe

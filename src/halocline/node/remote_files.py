@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from halocline.checkpoint.pins import EVERYTHING
 from halocline.errors import UsageError
 from halocline.ids import NEVER
-from halocline.log import SECTOR
+from halocline.log.format import SECTOR
 from halocline.log.published import decode_page
 from halocline.node.wire import (
     READ_BYTES_MAX,

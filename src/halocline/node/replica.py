@@ -25,8 +25,10 @@ from halocline.checkpoint.restore import join, restore
 from halocline.clock import Clock
 from halocline.errors import HaloclineError, SnapshotExpiredError, UnavailableError
 from halocline.ids import NEVER
-from halocline.log import Follower, LogGone, Place, Recovery, read_log
+from halocline.log import Follower, Place, Recovery
+from halocline.log.follow import LogGone
 from halocline.log.published import Published
+from halocline.log.recover import read_log
 from halocline.objects import Shelf
 from halocline.options import Options
 from halocline.read.duck import Duck

@@ -28,7 +28,7 @@ import numpy as np
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError, CorruptionError, UsageError
 from halocline.ids import NEVER
-from halocline.log import DML_A, DML_D, DML_U
+from halocline.log.record import DML_A, DML_D, DML_U
 from halocline.node.limits import Nodes
 from halocline.node.session import Session
 from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads

@@ -18,7 +18,18 @@ from dataclasses import replace
 from halocline.catalog import Catalog, TableEntry
 from halocline.catalog.names import name_key
 from halocline.errors import CorruptionError
-from halocline.log import DML_A, DML_D, DML_U, EPOCH, FLOOR, JOB, ROOT, SNAPSHOT, Info, Record
+from halocline.log.record import (
+    DML_A,
+    DML_D,
+    DML_U,
+    EPOCH,
+    FLOOR,
+    JOB,
+    ROOT,
+    SNAPSHOT,
+    Info,
+    Record,
+)
 from halocline.objects import Shelf
 from halocline.options import Options
 from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table_of

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.errors import CorruptionError
-from halocline.log import DML_A, DML_D, DML_U, Info
+from halocline.log.record import DML_A, DML_D, DML_U, Info
 from halocline.rows.memtree import Run, sort_run
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row

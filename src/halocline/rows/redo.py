@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from halocline.log import DML_A, DML_D, DML_U, Info, Record
+from halocline.log.record import DML_A, DML_D, DML_U, Info, Record
 from halocline.rows.engine import EngineState
 from halocline.rows.memtree import Run
 from halocline.rows.nodes import (

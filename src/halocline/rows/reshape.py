@@ -23,7 +23,7 @@ import msgspec
 from halocline.catalog.entries import ObjectEntry, ObjectKind
 from halocline.errors import CorruptionError
 from halocline.ids import NEVER, ObjectId, TableId
-from halocline.log import OBJ_C, OBJ_D, PAGE_M
+from halocline.log.record import OBJ_C, OBJ_D, PAGE_M
 from halocline.objects import ObjectFile, ObjectStats
 from halocline.objects.shelf import job_in, object_id, parse_key
 

@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from halocline.log import AC, COMMITS, DML_A, Entry, Info, decode_record
-from halocline.log.record import COUNT, INFO, META, NODE
+from halocline.log.format import AC, COMMITS, Entry
+from halocline.log.record import COUNT, DML_A, INFO, META, NODE, Info, decode_record
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import HEAD, ROWS, VERSION, Append
 

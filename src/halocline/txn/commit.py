@@ -32,9 +32,9 @@ from halocline.catalog import CatalogTxn
 from halocline.clock import Clock
 from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
-from halocline.log import AC, COMMITS, EPOCH, JOB, SYSTEM, Log, encode_system_payload
-from halocline.log.format import ENTRY_EXTRA_MAX
-from halocline.log.record import STAMP_AT, stamp
+from halocline.log import Log
+from halocline.log.format import AC, COMMITS, ENTRY_EXTRA_MAX, SYSTEM
+from halocline.log.record import EPOCH, JOB, STAMP_AT, encode_system_payload, stamp
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, JobNode, encode_system

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from halocline.log import encode_commit
-from halocline.log.record import NODE, add_nodes
+from halocline.log.record import NODE, add_nodes, encode_commit
 from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,

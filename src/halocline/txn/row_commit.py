@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from halocline.log import DML_A, DML_U, encode_commit
-from halocline.log.record import INFO, NODES_AT
+from halocline.log.record import DML_A, DML_U, INFO, NODES_AT, encode_commit
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import HEAD, ROWS, VERSION, Append, Update, encode_node
 from halocline.rows.row_run import FRONT, array_head

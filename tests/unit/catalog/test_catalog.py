@@ -19,7 +19,7 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.ids import NEVER, TableId
-from halocline.log import DDL_CT, DDL_DT
+from halocline.log.record import DDL_CT, DDL_DT
 from tests.unit.catalog.driver import SCHEMA, Driver, make, names
 
 

@@ -20,7 +20,7 @@ from halocline.catalog.nodes import (
     plain,
 )
 from halocline.errors import CorruptionError, UsageError
-from halocline.log import DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT, DML_A
+from halocline.log.record import DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT, DML_A
 from tests.unit.catalog.driver import SCHEMA, Driver, make
 
 NODES: list[tuple[int, DdlNode]] = [

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from halocline import Database, Options
 from halocline.catalog.entries import ObjectEntry
-from halocline.log import Place, Recovery, read_log
+from halocline.log import Place, Recovery
+from halocline.log.recover import read_log
 from halocline.objects import Shelf
 from halocline.objects.columns import tombstone_schema
 from halocline.rows import EngineState, TableState

@@ -14,8 +14,10 @@ from halocline.checkpoint.pointer import POINTER_PATH, read_pointer, write_point
 from halocline.checkpoint.restore import restore
 from halocline.checkpoint.root import MAGIC, VERSION
 from halocline.checkpoint.seal import seal
-from halocline.log import AC, COMMITS, decode_record, read_log
+from halocline.log.format import AC, COMMITS
 from halocline.log.names import log_numbers, path_of
+from halocline.log.record import decode_record
+from halocline.log.recover import read_log
 from halocline.rows.system import CheckpointNode
 from tests.roles import maintenance_of
 from tests.store.faulty import FaultyFiles

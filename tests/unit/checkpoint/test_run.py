@@ -10,8 +10,9 @@ import pytest
 from halocline import Database, Options, UnavailableError
 from halocline.checkpoint.load import read_root
 from halocline.checkpoint.pointer import read_pointer
-from halocline.log import CKP, read_log
+from halocline.log.format import CKP
 from halocline.log.names import log_numbers
+from halocline.log.recover import read_log
 from tests.roles import maintenance_of
 from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.history import TINY, open_on

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 import halocline as hc
 from halocline.cli import app
-from halocline.log import encode_system_payload
 from halocline.log.format import SEAL, SECTOR, VERSION
+from halocline.log.record import encode_system_payload
 from halocline.store import LocalFiles
 from tests.unit.log.rig import commit, start
 

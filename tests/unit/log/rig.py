@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from halocline.log import AC, Entry, Log, Recovery, recover
-from halocline.log.format import FRAME_BYTES, HEADER, SECTOR, align
+from halocline.log import Log, Recovery, recover
+from halocline.log.format import AC, FRAME_BYTES, HEADER, SECTOR, Entry, align
 from halocline.log.names import path_of
 from halocline.options import Durability, Options
 from halocline.store import Files

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from halocline.errors import CorruptionError, UnavailableError, UsageError
-from halocline.log import AC, CKP, Log, read_log
-from halocline.log.format import PAYLOAD_BYTES_MAX, SECTOR
+from halocline.log import Log
+from halocline.log.format import AC, CKP, PAYLOAD_BYTES_MAX, SECTOR
 from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
+from halocline.log.recover import read_log
 from halocline.options import Options
 from halocline.store import LocalFiles
 from tests.clock import ManualClock

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from halocline.log import AC, CKP, Entry, Log, read_log
+from halocline.log import Log
+from halocline.log.format import AC, CKP, Entry
+from halocline.log.recover import read_log
 from halocline.options import Durability
 from tests.store.faulty import FaultyFiles, SimulatedCrash
 from tests.unit.log.rig import TINY, commit, payload, recovered, start

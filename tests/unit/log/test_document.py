@@ -7,19 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-from halocline.log import (
-    AC,
+from halocline.log import Log
+from halocline.log.format import AC
+from halocline.log.names import path_of
+from halocline.log.record import (
     DML_A,
     FLOOR,
+    STAMP_AT,
     Info,
-    Log,
     decode_record,
     encode_commit,
     encode_system_payload,
-    read_log,
+    stamp,
 )
-from halocline.log.names import path_of
-from halocline.log.record import STAMP_AT, stamp
+from halocline.log.recover import read_log
 from halocline.rows.nodes import Append, decode_node, encode_node
 from halocline.schema.schema import Schema
 from halocline.txn.record import ROWID_IN_NODE

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from halocline.errors import CorruptionError
-from halocline.log import AC, CKP, Follower, LogGone, read_log
-from halocline.log.format import SECTOR
+from halocline.log import Follower
+from halocline.log.follow import LogGone
+from halocline.log.format import AC, CKP, SECTOR
 from halocline.log.names import path_of
 from halocline.log.published import PublishedPage, Publisher, decode_page, read_published
+from halocline.log.recover import read_log
 from halocline.store import LocalFiles
 from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import (

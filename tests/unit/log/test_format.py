@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.errors import CorruptionError, UsageError
-from halocline.log import AC, CKP, PC, RB, UC
 from halocline.log.format import (
+    AC,
+    CKP,
     FRAME_BYTES,
     HEADER,
     HEADER_BYTES,
     MARK,
     MASKED,
+    PC,
+    RB,
     SECTOR,
+    UC,
     ZERO_RUN,
     FileHeader,
     align,

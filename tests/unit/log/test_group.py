@@ -17,7 +17,8 @@ import pytest
 
 import halocline.log
 from halocline.errors import UnavailableError
-from halocline.log import AC, Log
+from halocline.log import Log
+from halocline.log.format import AC
 from halocline.log.published import read_published
 from halocline.options import Options
 from halocline.store import LocalFiles

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from halocline.errors import CorruptionError
-from halocline.log import CKP, Follower, Log, LogGone, Place, read_log, recover
+from halocline.log import Follower, Log, Place, recover
+from halocline.log.follow import LogGone
+from halocline.log.format import CKP
 from halocline.log.names import path_of
+from halocline.log.recover import read_log
 from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import TINY, commit, payload, put, start
 

@@ -11,22 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.errors import CorruptionError, UsageError
-from halocline.log import (
-    AC,
-    CKP,
+from halocline.log import record
+from halocline.log.format import AC, CKP, PC, RB, UC, Entry
+from halocline.log.record import (
     EPOCH,
-    PC,
-    RB,
-    UC,
-    Entry,
+    INFO,
+    STAMP_AT,
     Info,
+    add_nodes,
     decode_payload,
     decode_record,
     encode_commit,
     encode_system_payload,
-    record,
+    stamp,
 )
-from halocline.log.record import INFO, STAMP_AT, add_nodes, stamp
 
 NODES = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=40)), max_size=6)
 TOKENS = st.one_of(

@@ -8,10 +8,9 @@ import random
 import pytest
 
 from halocline.errors import CorruptionError
-from halocline.log import AC, Entry, read_log
-from halocline.log.format import SECTOR
+from halocline.log.format import AC, SECTOR, Entry
 from halocline.log.names import log_numbers, path_of
-from halocline.log.recover import _survey
+from halocline.log.recover import _survey, read_log
 from tests.store.faulty import FaultyFiles
 from tests.unit.log.rig import (
     ROOMY,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.errors import CorruptionError
-from halocline.log import DML_A, DML_D, DML_U
+from halocline.log.record import DML_A, DML_D, DML_U
 from halocline.rows.nodes import (
     ARROW,
     FIRST_ROWID_AT,

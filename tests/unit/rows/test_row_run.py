@@ -22,19 +22,12 @@ import pytest
 import halocline as hc
 from halocline.checkpoint.load import Replay
 from halocline.errors import CorruptionError
-from halocline.log import (
-    AC,
-    COMMITS,
-    Entry,
-    Follower,
-    decode_record,
-    encode_commit,
-)
-from halocline.log.format import SECTOR, decode_file_header, file_seed
+from halocline.log import Follower
+from halocline.log.format import AC, COMMITS, SECTOR, Entry, decode_file_header, file_seed
 from halocline.log.frame import frame
 from halocline.log.names import log_numbers, path_of
 from halocline.log.published import read_published
-from halocline.log.record import NODE, NODES_AT, STAMP_AT, stamp
+from halocline.log.record import NODE, NODES_AT, STAMP_AT, decode_record, encode_commit, stamp
 from halocline.log.scan import Cursor, read_entries
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import FIRST_ROWID_AT, HEAD, Append, encode_node

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from halocline import Options
-from halocline.log import AC, COMMITS, DML_A, DML_D, DML_U, decode_record, read_log
+from halocline.log.format import AC, COMMITS
+from halocline.log.record import DML_A, DML_D, DML_U, decode_record
+from halocline.log.recover import read_log
 from halocline.rows.nodes import table_of
 from tests.unit.read.moving import state_of
 

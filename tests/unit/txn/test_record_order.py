@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from halocline import Options
-from halocline.log import (
-    AC,
-    COMMITS,
-    DDL_CT,
-    DDL_DT,
-    DML_A,
-    DML_D,
-    DML_U,
-    decode_record,
-    read_log,
-)
+from halocline.log.format import AC, COMMITS
+from halocline.log.record import DDL_CT, DDL_DT, DML_A, DML_D, DML_U, decode_record
+from halocline.log.recover import read_log
 from halocline.rows.nodes import table_of
 
 Open = Callable[..., Any]
