@@ -11,7 +11,7 @@ import pytest
 
 import halocline as hc
 from halocline import spark as hs
-from halocline.checkpoint.upkeep import Chore, News
+from halocline.checkpoint.maintain import Chore, News
 from halocline.errors import UsageError
 from tests.spark.compacting import OPTIONS, Gate, current, overlapping, put, rows_at
 

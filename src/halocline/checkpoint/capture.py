@@ -18,17 +18,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from halocline.catalog.history import History, definitions
 from halocline.catalog.history import capture as capture_catalog
-from halocline.checkpoint.root import FileRef, Root, TableWire, pack_times
+from halocline.checkpoint.root import NUMBERS, FileRef, Root, TableWire, pack_times
 from halocline.ids import NEVER
 from halocline.log import Place
 from halocline.rows.engine import Times
 from halocline.rows.state import TableState
-from halocline.rows.system import CheckpointNode, JobNode, SnapshotNode
 from halocline.rows.tier import Tier
 from halocline.rows.tokens import Tokens
 from halocline.txn import Committer
@@ -89,36 +89,13 @@ def _oldest_single(state: TableState, flushed: int, committer: Committer) -> int
     return next((one[0] for one in list(ended.values()) if one[0] > flushed), NEVER)
 
 
-class TableMoment(NamedTuple):
-    """One table when it was captured."""
-
-    table_id: int
-    tier: Tier
-    moved_rowid: int
-    flushed_ts: int
-    next_rowid: int
-    last_ts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(NamedTuple):
     """A database when it was captured. Nothing in it changes any more."""
 
-    here: Place
-    ts: int
-    wall_us: int
-    epoch: int
-    ts_ceiling: int
-    rowid_ceiling: int
-    first_rowid: int
-    floor: int
-    retention_us: int
-    last_job_id: int
-    jobs: list[JobNode]
-    snapshots: list[SnapshotNode]
-    checkpoints: tuple[CheckpointNode, ...]
+    root: Root
+    """What was copied under the lock; `root_of` fills in what takes longer."""
+    tiers: dict[int, Tier]
     history: History
-    tables: list[TableMoment]
     tokens: Tokens
     """The live ones: see above."""
     times: Times
@@ -133,36 +110,34 @@ def capture(committer: Committer) -> Moment:
         committer.check_running()
         here = log.places.here()
         log.places.note(here, engine.last_ts)
-        return Moment(
+        history = capture_catalog(engine.catalog)
+        root = Root(
+            uuid=log.uuid,
+            order=here.order - 1,
             here=here,
+            start=here,
             ts=engine.last_ts,
-            wall_us=engine.wall_us,
-            epoch=engine.epoch,
-            ts_ceiling=engine.ts_ceiling,
-            rowid_ceiling=engine.rowid_ceiling,
-            first_rowid=engine.first_rowid,
-            floor=engine.floor,
-            retention_us=engine.retention_us,
-            last_job_id=engine.last_job_id,
             jobs=list(engine.jobs.values()),
             snapshots=list(engine.snapshots.values()),
-            checkpoints=engine.checkpoints,
-            history=capture_catalog(engine.catalog),
-            tables=[_moment(state) for state in engine.tables.values()],
-            tokens=engine.tokens,
-            times=engine.times,
-            commits=len(engine.times.stamps),
+            checkpoints=list(engine.checkpoints),
+            next_table_id=history.next_table_id,
+            last_ddl_ts=history.last_ddl_ts,
+            catalog_floor=history.floor,
+            tables=[_table(state) for state in engine.tables.values()],
+            **{name: getattr(engine, name) for name in NUMBERS},
         )
+        tiers = {int(state.table_id): state.shape.tier for state in engine.tables.values()}
+        times = engine.times
+        return Moment(root, tiers, history, engine.tokens, times, len(times.stamps))
 
 
-def _moment(state: TableState) -> TableMoment:
-    return TableMoment(
-        state.table_id,
-        state.shape.tier,
-        state.moved_rowid,
-        state.flushed_ts,
-        state.next_rowid,
-        state.last_ts,
+def _table(state: TableState) -> TableWire:
+    return TableWire(
+        table_id=state.table_id,
+        moved_rowid=state.moved_rowid,
+        flushed_ts=state.flushed_ts,
+        next_rowid=state.next_rowid,
+        last_ts=state.last_ts,
     )
 
 
@@ -170,55 +145,33 @@ def root_of(
     moment: Moment,
     needs: Needs,
     *,
-    uuid: bytes,
     start: Place,
     start_ts: int,
     lists: Mapping[int, FileRef],
     previous_files: list[str],
 ) -> Root:
     """The root file of this moment; `lists` are the object lists of tables that have objects."""
+    root, times, commits = moment.root, moment.times, moment.commits
     known = {table.id for table in moment.history.tables}
     tokens, versions = moment.tokens.written_down()
-    stamps, walls = moment.times.stamps, moment.times.walls
     # Of the commits up to the floor the newest is enough: nobody may ask for an older one.
-    first = max(0, bisect_right(stamps, moment.floor, 0, moment.commits) - 1)
-    return Root(
-        uuid=uuid,
-        order=moment.here.order - 1,
-        here=moment.here,
+    first = max(0, bisect_right(times.stamps, root.floor, 0, commits) - 1)
+    return replace(
+        root,
         start=start,
         start_ts=start_ts,
-        ts=moment.ts,
-        wall_us=moment.wall_us,
-        epoch=moment.epoch,
-        ts_ceiling=moment.ts_ceiling,
-        rowid_ceiling=moment.rowid_ceiling,
-        first_rowid=moment.first_rowid,
-        floor=moment.floor,
-        last_job_id=moment.last_job_id,
-        jobs=moment.jobs,
-        snapshots=moment.snapshots,
-        checkpoints=list(moment.checkpoints),
         previous_files=previous_files,
         definitions=definitions(moment.history),
-        next_table_id=moment.history.next_table_id,
-        last_ddl_ts=moment.history.last_ddl_ts,
-        catalog_floor=moment.history.floor,
         tokens=tokens,
         versions=versions,
-        times=pack_times(stamps, walls, first, moment.commits),
-        retention_us=moment.retention_us,
+        times=pack_times(times.stamps, times.walls, first, commits),
         tables=[
-            TableWire(
-                table_id=table.table_id,
+            replace(
+                table,
                 need_ts=min(needs.tables.get(table.table_id, NEVER), needs.until + 1),
-                moved_rowid=table.moved_rowid,
-                flushed_ts=table.flushed_ts,
-                next_rowid=table.next_rowid,
-                last_ts=table.last_ts,
                 objects=lists.get(table.table_id),
             )
-            for table in moment.tables
+            for table in root.tables
             if table.table_id in known
         ],
     )

@@ -17,7 +17,7 @@ import xxhash
 
 from halocline.catalog.history import restore as restore_catalog
 from halocline.checkpoint.objectlist import decode_objects
-from halocline.checkpoint.root import Root, TableWire, decode_root, unpack_times
+from halocline.checkpoint.root import NUMBERS, Root, TableWire, decode_root, unpack_times
 from halocline.errors import CorruptionError
 from halocline.log.format import CKP, Entry
 from halocline.log.record import decode_record
@@ -76,15 +76,12 @@ class Replay:
         """The log has ended; CorruptionError if it ended before the CKP entry of a checkpoint
         that is known to have been durable: our own, and others that somebody knows of."""
         self.settle()
-        first = 0
-        if self.root is not None:
-            first = self.root.order
-            if first not in self.met:
-                path = object_path(self.key)
-                raise CorruptionError("log", f"it ends before the entry that names {path}")
-        for node in known:
-            if node.order > first and node.order not in self.met:
-                path = object_path(node.key)
+        first = 0 if self.root is None else self.root.order
+        named = {} if self.root is None else {self.key: first}
+        named |= {node.key: node.order for node in known if node.order > first}
+        for key, order in named.items():
+            if order not in self.met:
+                path = object_path(key)
                 raise CorruptionError("log", f"it ends before the entry that names {path}")
         return self.engine
 
@@ -163,15 +160,8 @@ def _tier(objects: Objects, table: TableWire) -> Tier:
 def _take_over(engine: EngineState, root: Root, path: str) -> None:
     """Numbers, tokens, times, jobs, names."""
     engine.last_ts = root.ts
-    engine.wall_us = root.wall_us
-    engine.epoch = root.epoch
-    engine.ts_ceiling = root.ts_ceiling
-    engine.rowid_ceiling = root.rowid_ceiling
-    engine.first_rowid = root.first_rowid
-    engine.floor = root.floor
-    if root.retention_us is not None:
-        engine.retention_us = root.retention_us
-    engine.last_job_id = root.last_job_id
+    for name in NUMBERS:
+        setattr(engine, name, getattr(root, name))
     engine.jobs = {job.job_id: job for job in root.jobs}
     engine.checkpoints = tuple(root.checkpoints)
     for snapshot in root.snapshots:

@@ -50,7 +50,6 @@ _BODY: Final = Struct("<QQQ")
 _PAGE: Final = Struct("<QQQIQ")
 _READING_AT: Final = _PAGE.size
 _SIZE: Final = _PAGE.size + 1
-"""Older releases end before the byte: they are always reading, if only at NEVER."""
 _IDLE, _READING = 0, 0xFF
 """Far apart: a byte that is neither is damaged."""
 _TRIES: Final = 100
@@ -239,15 +238,12 @@ def _look(files: Files, path: str) -> ProcessPin:
             finally:
                 lock.release()
             raise FileNotFoundError(path)
-    try:
-        page = files.map(path, _SIZE, writable=False)
-    except CorruptionError:  # of an older release
-        page = files.map(path, _PAGE.size, writable=False)
+    page = files.map(path, _SIZE, writable=False)
     try:
         for _ in range(_TRIES):
             pin = _decode(bytes(page[: _PAGE.size]))
             if pin is not None:
-                reading = page[_READING_AT] if len(page) == _SIZE else _READING
+                reading = page[_READING_AT]
                 if reading == _IDLE:
                     return ProcessPin(pin.pid, NEVER)
                 return pin if reading == _READING else ProcessPin(0, EVERYTHING)

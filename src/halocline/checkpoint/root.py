@@ -24,6 +24,7 @@ import pyarrow as pa
 from halocline.catalog.history import Definition
 from halocline.checkpoint.seal import seal, unseal
 from halocline.errors import CorruptionError
+from halocline.ids import NEVER
 from halocline.log import Place
 from halocline.rows.system import CheckpointNode, JobNode, SnapshotNode
 
@@ -35,6 +36,19 @@ PIECE: Final = 65536
 _encode = msgspec.msgpack.Encoder().encode
 
 
+NUMBERS: Final = (
+    "wall_us",
+    "epoch",
+    "ts_ceiling",
+    "rowid_ceiling",
+    "first_rowid",
+    "floor",
+    "retention_us",
+    "last_job_id",
+)
+"""Numbers that an engine state and a root have by the same names."""
+
+
 class FileRef(msgspec.Struct, frozen=True, array_like=True):
     """A file in the object store."""
 
@@ -43,16 +57,16 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
 
 
-class TableWire(msgspec.Struct, frozen=True, array_like=True):
+class TableWire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One table: what of it is in objects, and which objects those are."""
 
     table_id: int
-    need_ts: int
+    need_ts: int = NEVER
     moved_rowid: int
     flushed_ts: int
     next_rowid: int
     last_ts: int
-    objects: FileRef | None
+    objects: FileRef | None = None
     """None when it has none."""
 
 
@@ -74,7 +88,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """Behind that entry."""
     start: Place
     """Where replay begins: at `here`, or earlier if a table had rows in L0 only."""
-    start_ts: int
+    start_ts: int = 0
     """All commits behind `start` are newer than this."""
     ts: int
     wall_us: int
@@ -88,20 +102,19 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: list[SnapshotNode]
     checkpoints: list[CheckpointNode]
     """Those before this one, newest first."""
-    previous_files: list[str]
+    previous_files: list[str] = []
     """Keys of all files of the one before."""
-    definitions: list[Definition]
+    definitions: list[Definition] = []
     next_table_id: int
     last_ddl_ts: int
     catalog_floor: int
-    tokens: list[tuple[str, int, int]]
+    tokens: list[tuple[str, int, int]] = []
     """Token, commit_ts, wall clock."""
-    versions: list[tuple[str, int, int]]
+    versions: list[tuple[str, int, int]] = []
     """Application, newest version, commit_ts."""
-    times: list[Piece]
+    times: list[Piece] = []
     tables: list[TableWire]
-    retention_us: int | None = None
-    """None in those of older releases: nobody has named one."""
+    retention_us: int
 
 
 _decode = msgspec.msgpack.Decoder(Root).decode

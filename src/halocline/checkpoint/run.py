@@ -186,28 +186,27 @@ class Checkpoints:
         objects = self._committer.engine.shelf.objects
         lists: Lists = {}
         written: list[int] = []
-        for table in moment.tables:
-            known = self._lists.get(table.table_id)
-            if not table.tier:
+        for table_id, tier in moment.tiers.items():
+            known = self._lists.get(table_id)
+            if not tier:
                 continue
-            if known is None or known[0] is not table.tier:
-                data = encode_objects(table.table_id, table.tier)
+            if known is None or known[0] is not tier:
+                data = encode_objects(table_id, tier)
                 key = object_key(0, job.job_id, len(written) + 1)
                 objects.put(key, data)
                 written.append(len(data))
-                known = (table.tier, FileRef(key, len(data), xxhash.xxh3_128_digest(data)))
-            lists[table.table_id] = known
+                known = (tier, FileRef(key, len(data), xxhash.xxh3_128_digest(data)))
+            lists[table_id] = known
         return lists, written
 
     def _root(self, moment: Moment, needs: Needs, lists: Lists) -> Root:
         log = self._committer.log
         start_ts, start = log.places.before(needs.oldest)
         assert start_ts < needs.oldest, "the log that a table needs is gone"
-        newest = moment.checkpoints[0].key if moment.checkpoints else ""
+        newest = moment.root.checkpoints[0].key if moment.root.checkpoints else ""
         return root_of(
             moment,
             needs,
-            uuid=log.uuid,
             start=start,
             start_ts=start_ts,
             lists={table_id: ref for table_id, (_, ref) in lists.items()},

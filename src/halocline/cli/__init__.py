@@ -1,7 +1,7 @@
 """The command line: what a person, or cron, asks of a database without writing a program.
 
 main.py      commands and their options           errors.py   an error is a line and a code
-upkeep.py    `maintain`, with Spark or without    show.py     news of a round on a terminal
+maintain.py  `maintain`, with Spark or without    show.py     news of a round on a terminal
 serve.py     `serve`, until it is told to stop    log.py      `log`, entries and nodes in words
 """
 

@@ -53,7 +53,7 @@ def maintain(
 
     Goes on until Ctrl-C. Beside a process that has the database open, that one does the work.
     """
-    from halocline.cli.upkeep import maintain as run_maintain
+    from halocline.cli.maintain import maintain as run_maintain
     from halocline.database.opening import local_files
     from halocline.options import parse_duration
 

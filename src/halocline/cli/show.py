@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from halocline.checkpoint import GcReport
-from halocline.checkpoint.upkeep import News
+from halocline.checkpoint.maintain import News
 from halocline.compaction import CompactReport
 from halocline.mover import Moved
 

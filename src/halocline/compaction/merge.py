@@ -34,12 +34,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from halocline.objects import ObjectFile, ObjectReader
 from halocline.objects.columns import COMMIT_TS, PK64, ROWID, Order, is_composite
 from halocline.objects.directory import Directory
 from halocline.objects.keybytes import key_bytes
+from halocline.objects.order import sort_rows
 from halocline.options import MIB
 from halocline.rows.members import is_among
 from halocline.schema.batches import BoolArray, Int64Array, int64_values
@@ -53,7 +53,6 @@ PIECE_BYTES: Final = 2 * MIB
 _BLOCKS_MANY: Final = 64
 _WORDS: Final = frozenset(["int", "time", "timestamp", "timestamptz"])
 """Kinds whose keys are 64-bit numbers with the sign bit flipped."""
-_PLAIN: Final = _WORDS | {"date"}
 
 Drop = Callable[[Int64Array], BoolArray]
 """Which of some RowIDs are not wanted."""
@@ -281,31 +280,6 @@ def _below(table: Any, names: Sequence[str], bound: bytes) -> int:
 def sorted_by(schema: Schema, order: Order) -> list[str]:
     """The columns that the rows of an object are sorted by."""
     return list(schema.primary_key) if order == "key" and schema.primary_key else [ROWID]
-
-
-def sort_rows(table: Any, names: Sequence[str]) -> Any:
-    """A table by key, then RowID, as one chunk."""
-    table = table.combine_chunks()
-    if table.num_rows < 2:
-        return table
-    order = _order(table, names)
-    return table if _is_in_place(order) else table.take(pa.array(order))
-
-
-def _order(table: Any, names: Sequence[str]) -> Int64Array:
-    if len(names) == 1 and kind(table.schema.field(names[0]).type) in _PLAIN:
-        values = int64_values(table.column(names[0]).chunk(0))
-        order: Int64Array = np.argsort(values, kind="stable")
-        ranked = values[order]
-        if not (ranked[1:] == ranked[:-1]).any():
-            return order
-    keys = [(name, "ascending") for name in dict.fromkeys([*names, ROWID])]
-    found: Int64Array = pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)
-    return found
-
-
-def _is_in_place(order: Int64Array) -> bool:
-    return bool((order[1:] > order[:-1]).all())
 
 
 def rowids_of(table: Any) -> Int64Array:

@@ -26,12 +26,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.catalog import ObjectEntry
-from halocline.compaction.merge import dropper, merge, rowids_of, sort_rows
+from halocline.compaction.merge import dropper, merge, rowids_of
 from halocline.errors import HaloclineError
 from halocline.ids import NEVER
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.inspect import inspect
 from halocline.objects.keybytes import key_bytes
+from halocline.objects.order import sort_rows
 from halocline.read.ended import ended_rowids
 from halocline.rows import EngineState, TableState
 from halocline.rows.page import Page

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal
 
 from halocline.checkpoint import CheckpointReport, GcReport, Pins
-from halocline.compaction import CompactReport, LocalRunner
+from halocline.compaction import CompactReport
 from halocline.database.health import Health
 from halocline.database.opening import reader_pins, spill_folder
 from halocline.database.role import Role, Setting
-from halocline.errors import UsageError
 from halocline.mover import Moved
 from halocline.node import Link, ServerLink
 from halocline.node.lazy_begin import LazyTransaction, move_on
@@ -28,8 +27,19 @@ from halocline.node.remote_committer import AnyLink, RemoteCommitter
 from halocline.node.remote_files import RemoteObjects, RemotePin
 from halocline.node.replica import Replica
 from halocline.node.streams import Stream
-from halocline.node.wire import Command, Subscribe, WaitVisible
+from halocline.node.wire import Command, CommandName, Subscribe, WaitVisible
 from halocline.txn import Core, Transaction
+
+_REPORTS: Final[Mapping[CommandName, type]] = {
+    "flush": Moved,
+    "compact": CompactReport,
+    "checkpoint": CheckpointReport,
+    "gc": GcReport,
+    "health": Health,
+    "snapshot": int,
+    "drop_snapshot": bool,
+    "keep_for": bool,
+}
 
 
 class ComputeNode:
@@ -56,7 +66,6 @@ class ComputeNode:
             raise
         core = self.replica.core
         core.committer = RemoteCommitter(core.engine, link)
-        self.maintenance = RemoteMaintenance(link)
 
     @property
     def core(self) -> Core:
@@ -101,6 +110,9 @@ class ComputeNode:
     def stream(self, request: Subscribe) -> Stream:
         return self.link.stream(request)
 
+    def maintain(self, command: Command) -> Any:
+        return self.link.ask(command, _REPORTS[command.name])
+
     # Leaving.
 
     def stop_serving(self) -> None:
@@ -121,41 +133,6 @@ class ComputeNode:
     def abandon(self) -> None:
         self.link.abandon()
         self._pins.abandon()
-
-
-class RemoteMaintenance:
-    """The maintenance calls, as requests to the owner."""
-
-    def __init__(self, link: AnyLink) -> None:
-        self._link = link
-
-    def flush(self, table: str | None = None) -> Moved:
-        return cast(Moved, self._link.ask(Command("flush", table), Moved))
-
-    def compact(
-        self, table: str | None = None, *, runner: Any = None, plan: Any = None
-    ) -> CompactReport:
-        if not isinstance(runner, (LocalRunner, type(None))):
-            raise UsageError("compact: Spark works for the process that owns the database")
-        return cast(CompactReport, self._link.ask(Command("compact", table), CompactReport))
-
-    def checkpoint(self) -> CheckpointReport:
-        return cast(CheckpointReport, self._link.ask(Command("checkpoint"), CheckpointReport))
-
-    def gc(self) -> GcReport:
-        return cast(GcReport, self._link.ask(Command("gc"), GcReport))
-
-    def health(self) -> Health:
-        return cast(Health, self._link.ask(Command("health"), Health))
-
-    def keep_for(self, retention_us: int) -> bool:
-        return bool(self._link.ask(Command("keep_for", str(retention_us)), bool))
-
-    def snapshot(self, name: str) -> int:
-        return int(self._link.ask(Command("snapshot", name), int))
-
-    def drop_snapshot(self, name: str) -> None:
-        self._link.ask(Command("drop_snapshot", name), bool)
 
 
 def open_pins(setting: Setting, link: AnyLink | None) -> Pins:

@@ -25,7 +25,7 @@ from halocline.checkpoint import CheckpointReport, GcReport, Snapshot
 from halocline.checkpoint.load import find_damage
 from halocline.checkpoint.snapshots import EPOCH_START, list_snapshots, resolve
 from halocline.clock import Clock, SystemClock
-from halocline.compaction import CompactReport, Plan, Runner
+from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
 from halocline.database.check import check_engine
 from halocline.database.compute_node import ComputeNode
 from halocline.database.display import database_picture
@@ -54,10 +54,9 @@ from halocline.mover import Moved
 from halocline.node import Link, Local, NobodyError, Server, ServerLink
 from halocline.node.faults import SchemaOf
 from halocline.node.remote_files import RemoteFiles, RemoteObjects
-from halocline.node.served import Maintains
 from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
-from halocline.node.wire import Subscribe
+from halocline.node.wire import Command, CommandName, Subscribe
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
@@ -395,8 +394,7 @@ class Database:
         Nobody has to call it: the background moves rows when they are many or old. Returns how many
         rows and tombstones left memory, and how many objects of how many bytes were written.
         """
-        moved: Moved = self._maintenance().flush(table)
-        return moved
+        return cast(Moved, self._maintain("flush", table))
 
     def compact(
         self, table: str | None = None, *, runner: Runner | None = None, plan: Plan | None = None
@@ -407,16 +405,20 @@ class Database:
         the report names them, and measures each table before and after. `hs.compact` calls this
         with a `runner` of its own.
         """
-        report: CompactReport = self._maintenance().compact(table, runner=runner, plan=plan)
-        return report
+        role = self._role
+        role.core.check_open()
+        if isinstance(role, Owner):
+            return role.maintenance.compact(table, runner, plan)
+        if not isinstance(runner, (LocalRunner, type(None))):
+            raise UsageError("compact: Spark works for the process that owns the database")
+        return cast(CompactReport, self._maintain("compact", table))
 
     def checkpoint(self) -> CheckpointReport:
         """Write the state of the database, so that the next opening has little log to read.
 
         Rows in memory are moved into objects first; log files that nobody needs are deleted.
         """
-        report: CheckpointReport = self._maintenance().checkpoint()
-        return report
+        return cast(CheckpointReport, self._maintain("checkpoint"))
 
     def gc(self) -> GcReport:
         """Free what nobody can see any more; the report says what went, what stayed and why.
@@ -425,12 +427,11 @@ class Database:
         other processes allow. Below it go: versions, dropped tables, ended objects; in any case
         the files that dead jobs have left, and log files behind the checkpoint.
         """
-        report: GcReport = self._maintenance().gc()
-        return report
+        return cast(GcReport, self._maintain("gc"))
 
     def keep_for(self, retention_us: int) -> bool:
         """From now on the past stays readable for so long; what `open(retention=)` calls."""
-        return self._maintenance().keep_for(retention_us)
+        return bool(self._maintain("keep_for", str(retention_us)))
 
     def snapshot(self, name: str) -> int:
         """Give the newest state a name; `at="name"` reads it until the name is dropped.
@@ -438,7 +439,7 @@ class Database:
         Returns its timestamp; durable when it returns. AlreadyExistsError when the name is taken.
         """
         check_name("snapshot", name)
-        return self._maintenance().snapshot(name)
+        return int(self._maintain("snapshot", name))
 
     def snapshots(self) -> list[Snapshot]:
         """All named snapshots, oldest first: each has `name`, `ts` and `created`."""
@@ -449,15 +450,14 @@ class Database:
     def drop_snapshot(self, name: str) -> None:
         """Forget a named snapshot; what only it held goes with the next GC. NotFoundError."""
         check_name("snapshot", name)
-        self._maintenance().drop_snapshot(name)
+        self._maintain("drop_snapshot", name)
 
     def health(self) -> Health:
         """Rows and bytes per tier, the shape of all tables, and what maintenance is owed and why.
 
         `print(db.health())` shows a table. Only statistics are read: `check` verifies files.
         """
-        health: Health = self._maintenance().health()
-        return health
+        return cast(Health, self._maintain("health"))
 
     def check(self) -> list[str]:
         """Verify the database; returns every problem found, none when all is well."""
@@ -561,7 +561,7 @@ class Database:
         try:
             # The newest opening that has named one counts, not a process that takes over later.
             if named_us is not None and role.core.engine.retention_us != named_us:
-                role.maintenance.keep_for(named_us)
+                self.keep_for(named_us)
         except BaseException:
             role.core.close(f"the database {self.path} is closed")
             with suppress(HaloclineError):
@@ -624,9 +624,9 @@ class Database:
 
     # Private.
 
-    def _maintenance(self) -> Maintains:
+    def _maintain(self, name: CommandName, argument: str | None = None) -> Any:
         self.core.check_open()
-        return self._role.maintenance
+        return self._role.maintain(Command(name, argument))
 
     def _begin_reading(self, at: At | None = None) -> Transaction:
         role = self._role

@@ -1,7 +1,6 @@
 """Maintenance: what an owner does to its database, when it is asked to and in the background.
 
-flush   compact   checkpoint   gc   snapshot, drop_snapshot   health
-                                  each a short method over a room that does the work
+run          flush, compact, checkpoint, gc, snapshots, health: each by the room that does it
 background   move, checkpoint, collect in one thread; compact in another
 """
 
@@ -9,17 +8,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from halocline.checkpoint import CheckpointReport, Checkpoints, Collector, GcReport
+from halocline.checkpoint import Checkpoints, Collector
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot
 from halocline.compaction import Compactor, CompactReport, Gatherer, Plan, Runner
 from halocline.compaction.pace import Pace
 from halocline.database.health import Health, examine
 from halocline.database.opening import readable
 from halocline.database.role import Setting
-from halocline.errors import HaloclineError
+from halocline.errors import HaloclineError, UsageError
 from halocline.ids import NEVER
-from halocline.mover import Background, Moved, Mover
+from halocline.mover import Background, Mover
+from halocline.node.wire import Command
+from halocline.options import DURATION_MAX
 from halocline.rows import TableState
 from halocline.txn import Committer, Core, Transaction
 
@@ -71,33 +73,38 @@ class Maintenance:
         self.merging.add("compact", pace.step)
         self.merging.start(self)
 
-    def flush(self, table: str | None = None) -> Moved:
-        return self.mover.flush(self._states(table))
+    def run(self, command: Command) -> Any:
+        """Carry out what this process, or another, asks for; returns the report."""
+        argument = command.argument
+        with readable(self._path):
+            match command.name:
+                case "flush":
+                    return self.mover.flush(self._states(argument))
+                case "compact":
+                    return self.compact(argument)
+                case "checkpoint":
+                    return self.checkpoints.run()
+                case "gc":
+                    return self.collector.run()
+                case "health":
+                    return self.health()
+                case "snapshot" if argument is not None:
+                    return keep_snapshot(self._committer, argument)
+                case "drop_snapshot" if argument is not None:
+                    drop_snapshot(self._committer, argument)
+                    return True
+                case "keep_for" if argument is not None:
+                    self.collector.keep_for(_retention(argument))
+                    return True
+        raise UsageError(f"{command.name} needs a name")
 
     def compact(
-        self, table: str | None = None, *, runner: Runner | None = None, plan: Plan | None = None
+        self, table: str | None, runner: Runner | None = None, plan: Plan | None = None
     ) -> CompactReport:
+        """Bring a table, or all, into shape, here or by a runner of the caller's."""
         # What ends while it is being read must not be collected.
         with readable(self._path), self._core.pinned():
             return self.compactor.run(self._states(table), runner, plan)
-
-    def checkpoint(self) -> CheckpointReport:
-        with readable(self._path):
-            return self.checkpoints.run()
-
-    def gc(self) -> GcReport:
-        with readable(self._path):
-            return self.collector.run()
-
-    def keep_for(self, retention_us: int) -> bool:
-        self.collector.keep_for(retention_us)
-        return True
-
-    def snapshot(self, name: str) -> int:
-        return keep_snapshot(self._committer, name)
-
-    def drop_snapshot(self, name: str) -> None:
-        drop_snapshot(self._committer, name)
 
     def health(self) -> Health:
         threads = [one for one in (self.background, self.merging) if one is not None]
@@ -131,6 +138,12 @@ class Maintenance:
             return sorted(_living(self._core), key=lambda state: state.entry.name)
         with Transaction(self._core, self._core.newest_ts(), read_only=True) as txn:
             return [txn.state_of(table)]
+
+
+def _retention(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= DURATION_MAX * 1e6):
+        raise UsageError(f"{text[:40]!r} is not a retention time")
+    return int(text)
 
 
 def _living(core: Core) -> list[TableState]:

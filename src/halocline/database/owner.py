@@ -13,7 +13,7 @@ import logging
 import weakref
 from contextlib import ExitStack, suppress
 from itertools import count
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from halocline.checkpoint.pins import read_pins
 from halocline.database.maintenance import Maintenance
@@ -24,7 +24,7 @@ from halocline.node import Local, Server, Service
 from halocline.node.dispatch import Dispatch
 from halocline.node.push import Feed
 from halocline.node.session import Session
-from halocline.node.wire import Subscribe
+from halocline.node.wire import Command, Subscribe
 from halocline.store import Files, LocalFiles
 from halocline.txn import Core, Transaction
 
@@ -150,6 +150,9 @@ class Owner:
 
     def stream(self, request: Subscribe) -> Feed:
         return self.answers.hub.open(request)
+
+    def maintain(self, command: Command) -> Any:
+        return self.maintenance.run(command)
 
     # Leaving.
 

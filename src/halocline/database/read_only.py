@@ -7,7 +7,7 @@ a server, it can be told of commits too.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
 from halocline.compaction import Gatherer
 from halocline.database.compute_node import close_objects, open_pins, open_replica
@@ -17,12 +17,12 @@ from halocline.database.role import Setting, pinned
 from halocline.errors import UnavailableError, UsageError
 from halocline.node import ServerLink
 from halocline.node.streams import Stream
-from halocline.node.wire import Subscribe
+from halocline.node.wire import Command, Subscribe
 from halocline.txn import Core, Transaction
 
 
 class ReadOnly:
-    """Follows the log. It is its own maintenance: all that it can do is look."""
+    """Follows the log. Of all maintenance it can only look at the health of the database."""
 
     name: Literal["reader"] = "reader"
 
@@ -42,10 +42,6 @@ class ReadOnly:
     def core(self) -> Core:
         return self.replica.core
 
-    @property
-    def maintenance(self) -> ReadOnly:
-        return self
-
     def begin(self) -> Transaction:
         raise AssertionError("a handle that reads begins no transaction that may write")
 
@@ -62,34 +58,11 @@ class ReadOnly:
             )
         return self.link.stream(request)
 
-    # Maintenance.
-
-    def health(self) -> Health:
+    def maintain(self, command: Command) -> Health:
+        if command.name != "health":
+            raise UnavailableError("the database is open read-only")
         with pinned(self) as ts, readable(self._setting.path):
             return examine(self.core, self._gatherer, ts)
-
-    def flush(self, table: str | None = None) -> NoReturn:
-        _refuse()
-
-    def compact(
-        self, table: str | None = None, *, runner: Any = None, plan: Any = None
-    ) -> NoReturn:
-        _refuse()
-
-    def checkpoint(self) -> NoReturn:
-        _refuse()
-
-    def gc(self) -> NoReturn:
-        _refuse()
-
-    def keep_for(self, retention_us: int) -> NoReturn:
-        _refuse()
-
-    def snapshot(self, name: str) -> NoReturn:
-        _refuse()
-
-    def drop_snapshot(self, name: str) -> NoReturn:
-        _refuse()
 
     # Leaving.
 
@@ -111,7 +84,3 @@ class ReadOnly:
         if self.link is not None:
             self.link.abandon()
         self._pins.abandon()
-
-
-def _refuse() -> NoReturn:
-    raise UnavailableError("the database is open read-only")

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from halocline.clock import Clock
-from halocline.node.served import Maintains
 from halocline.node.streams import Stream
-from halocline.node.wire import Subscribe
+from halocline.node.wire import Command, Subscribe
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
 from halocline.read.duck import Duck
@@ -50,9 +49,6 @@ class Role(Protocol):
     def name(self) -> Literal["owner", "node", "reader"]: ...
 
     @property
-    def maintenance(self) -> Maintains: ...
-
-    @property
     def core(self) -> Core:
         """What transactions that begin now work with."""
 
@@ -67,6 +63,9 @@ class Role(Protocol):
 
     def stream(self, request: Subscribe) -> Stream:
         """Open a stream of what is committed."""
+
+    def maintain(self, command: Command) -> Any:
+        """Carry out a maintenance call, or have it carried out; returns its report."""
 
     def stop_serving(self) -> None:
         """Answer what other processes have asked, and let nobody else in."""

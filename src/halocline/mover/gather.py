@@ -19,14 +19,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from halocline.objects.columns import CHANGED, COMMIT_TS, HIDDEN, ROWID, SUCCESSOR
 from halocline.objects.keybytes import is_sorted
+from halocline.objects.order import sort_rows
 from halocline.rows.deletes import TombstoneRun, merge_tombstones
 from halocline.rows.page import FrozenPage
 from halocline.rows.state import TableState
-from halocline.rows.trim import residents
+from halocline.rows.trim import residents, thin_tombstones
 from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
@@ -50,33 +50,26 @@ def gather_rows(
     for name, parts in ((ROWID, rowids), (COMMIT_TS, stamps)):
         values = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         table = table.append_column(name, pa.array(values))
-    return sort_rows(table, schema)
-
-
-def sort_rows(table: pa.Table, schema: Schema) -> pa.Table:
-    """Rows in the order of an object: by key, rows of one key as they come."""
-    table = table.combine_chunks()
-    names = schema.primary_key
+    names = list(schema.primary_key)
     if not names or is_sorted([table.column(name) for name in names]):
-        return table
-    # Arrow's sort is stable: versions of one key stay in RowID order.
-    order = pc.sort_indices(table.select(list(names)), [(name, "ascending") for name in names])
-    return table.take(order)
+        return table.combine_chunks()
+    return sort_rows(table, names)
 
 
 def gather_tombstones(state: TableState, after_ts: int, until_ts: int, floor: int) -> pa.Table:
     """Tombstones with after_ts < commit_ts <= until_ts, sorted by RowID.
 
     Left out are those that ended at or below the floor and whose row is gone. Caller holds the
-    upkeep of the table, and has held the commit lock since `until_ts` was committed.
+    turn of the table, and has held the commit lock since `until_ts` was committed.
     """
     runs = state.deletes.runs
-    fresh = [_kept(run, (run.stamps > after_ts) & (run.stamps <= until_ts)) for run in runs]
+    masks = [(run.stamps > after_ts) & (run.stamps <= until_ts) for run in runs]
+    fresh = map(thin_tombstones, runs, masks)
     merged = merge_tombstones([_singles(state, after_ts, until_ts), *fresh])
     # A job that did not know may have ended a version once more: the earliest tombstone counts.
     first = np.append(True, merged.rowids[1:] != merged.rowids[:-1])[: len(merged)]
-    merged = _kept(merged, first)
-    return _as_table(_kept(merged, ~_dead(state, merged, floor)), state.schema)
+    merged = thin_tombstones(merged, first)
+    return _as_table(thin_tombstones(merged, ~_dead(state, merged, floor)), state.schema)
 
 
 def _singles(state: TableState, after_ts: int, until_ts: int) -> TombstoneRun:
@@ -92,19 +85,6 @@ def _singles(state: TableState, after_ts: int, until_ts: int) -> TombstoneRun:
         keys=[one[3] for _, one in chosen],
         successors=np.fromiter((one[1] for _, one in chosen), np.int64, count),
         changed=[one[2] for _, one in chosen],
-    )
-
-
-def _kept(run: TombstoneRun, mask: BoolArray) -> TombstoneRun:
-    if mask.all():
-        return run
-    indexes = np.nonzero(mask)[0].tolist()
-    return TombstoneRun(
-        run.rowids[mask],
-        run.stamps[mask],
-        keys=[run.keys[index] for index in indexes],
-        successors=run.successors[mask],
-        changed=[run.changed[index] for index in indexes],
     )
 
 

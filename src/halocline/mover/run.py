@@ -8,9 +8,9 @@ object is being written needs nothing special, as the tombstone names its RowID 
 memory whatever the row stands in. A snapshot that is open sees the same versions in the object.
 
 Invariants
-- One move of a table at a time: `state.upkeep` is held from plan to trim.
+- One move of a table at a time: `state.turn` is held from plan to trim.
 - Undo GC may not thin a page after we have read it: it would forget the tombstone of a row that the
-  object then brings back. It waits for the upkeep, and `still` makes sure of it.
+  object then brings back. It waits for its turn, and `still` makes sure of it.
 - The range of a move begins where the last one ended, so all RowIDs below the pivot have moved.
 - A crash or an error before the commit leaves L0 as it was; the files belong to a dead job.
 
@@ -126,7 +126,7 @@ class Mover:
         bound = core.oldest_writer()
         for state in states.values():
             if may_trim(state, bound):
-                with state.upkeep:  # nothing moves between the bound and the trimming
+                with state.turn:  # nothing moves between the bound and the trimming
                     trim(state, core.oldest_writer([state]), self._committer.lock)
         return 0.0 if pressure.over_bytes else self._rest_s()
 
@@ -158,7 +158,7 @@ class Mover:
         core, lock = self._core, self._committer.lock
         lived = _lives(state)
         for _ in range(TRIES):
-            with state.upkeep:
+            with state.turn:
                 plan = plan_for(self._measure(state, self._settled_ts()))
                 if plan.idle or _lives(state) != lived or not (lived or flush):
                     return Moved()

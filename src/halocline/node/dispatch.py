@@ -65,7 +65,6 @@ from halocline.node.wire import (
     WaitVisible,
 )
 from halocline.node.workspace_wire import unpack
-from halocline.options import DURATION_MAX
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.rows.tokens import Token
@@ -327,35 +326,7 @@ class Dispatch:
     # Maintenance.
 
     def _command(self, owner: Served, session: Session, request: Command) -> Any:
-        report = self._run(owner, request)
+        report = owner.maintain(request)
         if self._sync:
             owner.core.own.sync()  # whoever asked must see what it has changed
         return report
-
-    def _run(self, owner: Served, request: Command) -> Any:
-        argument = request.argument
-        match request.name:
-            case "flush":
-                return owner.maintenance.flush(argument)
-            case "compact":
-                return owner.maintenance.compact(argument)
-            case "checkpoint":
-                return owner.maintenance.checkpoint()
-            case "gc":
-                return owner.maintenance.gc()
-            case "health":
-                return owner.maintenance.health()
-            case "snapshot" if argument is not None:
-                return owner.maintenance.snapshot(argument)
-            case "drop_snapshot" if argument is not None:
-                owner.maintenance.drop_snapshot(argument)
-                return True
-            case "keep_for" if argument is not None:
-                return owner.maintenance.keep_for(_retention(argument))
-        raise UsageError(f"{request.name} needs a name")
-
-
-def _retention(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) <= DURATION_MAX * 1e6):
-        raise UsageError(f"{text[:40]!r} is not a retention time")
-    return int(text)

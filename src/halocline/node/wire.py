@@ -274,13 +274,11 @@ CommandName = Literal[
 
 
 class Command(WireMessage, frozen=True, tag="command"):
-    """A maintenance call of the database, with the name of a table or snapshot.
-
-    `keep_for` has the retention time, in whole microseconds, in its place.
-    """
+    """A maintenance call of the database: an owner carries it out, the others send it there."""
 
     name: CommandName
     argument: Name | None = None
+    """A table or a snapshot; of `keep_for` the retention time, in whole microseconds."""
 
 
 Request: TypeAlias = (

@@ -12,6 +12,7 @@ other, in threads if it likes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -20,11 +21,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halocline.objects.columns import ROWID
 from halocline.objects.keybytes import is_sorted
-from halocline.schema.batches import Int64Array
+from halocline.schema.batches import Int64Array, int64_values
 from halocline.schema.schema import Schema
+from halocline.schema.types import kind
 
 PIECE_BYTES: Final = 1 << 30
+_PLAIN: Final = frozenset(["int", "time", "timestamp", "timestamptz", "date"])
+"""Kinds whose values numpy sorts as 64-bit numbers."""
 
 
 def key_order(table: Any, schema: Schema) -> Int64Array | None:
@@ -39,9 +44,29 @@ def key_order(table: Any, schema: Schema) -> Int64Array | None:
     keys = table.select(names)
     if is_sorted(keys.columns):
         return None
+    return _order_of(keys.columns)
+
+
+def sort_rows(table: Any, names: Sequence[str]) -> Any:
+    """A table by these columns, then RowID, as one chunk."""
+    table = table.combine_chunks()
+    if table.num_rows < 2:
+        return table
+    first, order = table.column(names[0]), None
+    if len(names) == 1 and kind(first.type) in _PLAIN:
+        values = int64_values(first.chunk(0))
+        order = np.argsort(values, kind="stable")
+        if (values[order[1:]] == values[order[:-1]]).any():
+            order = None
+    if order is None:
+        order = _order_of([table.column(name) for name in dict.fromkeys([*names, ROWID])])
+    return table if bool((order[1:] > order[:-1]).all()) else table.take(pa.array(order))
+
+
+def _order_of(columns: Sequence[Any]) -> Int64Array:
     # Names of our own: sort keys are paths, and a column may be called like one.
-    aliases = [f"k{at}" for at in range(len(names))]
-    plain = pa.Table.from_arrays(keys.columns, names=aliases)
+    aliases = [f"k{at}" for at in range(len(columns))]
+    plain = pa.Table.from_arrays(columns, names=aliases)
     indices = pc.sort_indices(plain, sort_keys=[(alias, "ascending") for alias in aliases])
     order: Int64Array = indices.to_numpy().astype(np.int64)
     return order

@@ -100,8 +100,8 @@ class TableState:
         "table_id",
         "tree",
         "trimmed_ts",
+        "turn",
         "undone",
-        "upkeep",
     )
 
     def __init__(
@@ -137,7 +137,7 @@ class TableState:
         self.ghosts: tuple[Ghost, ...] = ()
         self.trimmed_ts = 0
         """Flushed tombstones up to this commit_ts have left memory, if their rows left L0."""
-        self.upkeep = RLock()
+        self.turn = RLock()
         """Held by who moves, trims or collects: one at a time, each outside the commit lock."""
 
     def set_entry(self, entry: TableEntry) -> None:

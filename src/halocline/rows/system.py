@@ -37,7 +37,7 @@ class FloorNode(msgspec.Struct, frozen=True, kw_only=True):
 
     floor: int
     retention_us: int | None = None
-    """None, as in logs of older releases: as it was."""
+    """None: as it was."""
 
 
 class JobNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ STEP = 2000
 
 def trim(state: TableState, bound: int, commit_lock: Lock) -> None:
     """Let go of moved rows and flushed tombstones with commit_ts <= bound."""
-    with state.upkeep:
+    with state.turn:
         until = min(bound, state.flushed_ts)
         _trim_rows(state, bound, commit_lock)
         _trim_tombstones(state, until, commit_lock)
@@ -150,6 +150,8 @@ def residents(state: TableState) -> Callable[[Int64Array], BoolArray]:
 
 def thin_tombstones(run: TombstoneRun, mask: BoolArray) -> TombstoneRun:
     """The tombstones of the run that the mask keeps."""
+    if mask.all():
+        return run
     places = np.nonzero(mask)[0].tolist()
     return TombstoneRun(
         run.rowids[mask],

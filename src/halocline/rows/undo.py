@@ -35,7 +35,7 @@ def collect(state: TableState, floor: int, commit_lock: Lock, *, follows: bool =
     such a row in an object. So it keeps tombstones, until a flush has passed them (trim.py).
     """
     removed: list[Int64Array] = []
-    with state.upkeep:
+    with state.turn:
         for page in state.shape.pages:
             # Asked without the lock first: most pages have nothing to give, and marks only grow.
             if isinstance(page, FrozenPage) and _ended_by(state, page, floor).any():

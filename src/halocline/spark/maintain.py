@@ -3,18 +3,18 @@
     hs.maintain(session, db, once=True)        one round, and what it did
     hs.maintain(session, db, interval="1m")    until Ctrl-C, or until `stop` is set
 
-The rounds are those of checkpoint/upkeep.py; this file only brings the runner. Spark is started
+The rounds are those of checkpoint/maintain.py; this file only brings the runner. Spark is started
 when the first group needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from halocline.checkpoint.upkeep import OnNews, Stop, UpkeepReport, keep_up
+from halocline.checkpoint.maintain import MaintenanceReport, OnNews, Stop
+from halocline.checkpoint.maintain import maintain as run_rounds
 from halocline.options import parse_duration
 from halocline.spark.compact import SparkRunner
 from halocline.spark.owner import check_here
@@ -28,7 +28,7 @@ def maintain(
     once: bool = False,
     progress: OnNews | None = None,
     stop: Stop | None = None,
-) -> UpkeepReport:
+) -> MaintenanceReport:
     """Move, compact, fold tombstones, checkpoint and collect, by what `db.health()` says.
 
     Goes on, `interval` after each round, until Ctrl-C or until `stop` is set; with `once`, one
@@ -40,16 +40,9 @@ def maintain(
     if session is not None:
         prepare(session)
     options = owner.core.options
-
-    def compact(
-        table: str | None, *, go_on: Callable[[], None], tasks: Callable[[int, int], None]
-    ) -> Any:
-        runner = SparkRunner(options, session, progress=tasks, go_on=go_on)
-        return owner.compact(table, runner=runner)
-
-    return keep_up(
+    return run_rounds(
         db,
-        compact,
+        lambda go_on, tasks: SparkRunner(options, session, progress=tasks, go_on=go_on),
         interval_s=interval_s,
         once=once,
         watch=progress,

@@ -103,18 +103,16 @@ def test_a_long_transaction_is_not_held_down_by_the_short_one_before_it(files: A
     pins.close()
 
 
-def test_a_pin_of_an_older_release_is_read(tmp_path: Path) -> None:
-    """It has no last byte: its snapshot counts, NEVER included."""
+def test_a_pin_that_was_cut_off_counts_as_a_pin_of_everything(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     pin = PinFile(files, ManualClock(), 11)
     (path,) = (tmp_path / PINS_DIRECTORY).iterdir()
-    for ts in (50, NEVER):
-        pin.write(ts)
-        pin.read(False)
-        data = path.read_bytes()
-        path.write_bytes(data[:-1])
-        assert read_pins(files) == [ProcessPin(11, ts)]
-        os.truncate(path, len(data))
+    pin.write(50)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    assert read_pins(files) == [ProcessPin(0, EVERYTHING)]
+    path.write_bytes(data)
+    pin.read(False)
     assert read_pins(files) == [ProcessPin(11, NEVER)]
     pin.close()
 

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocline.compaction import merge as merging
-from halocline.compaction.merge import dropper, merge, open_cursors, sort_rows
+from halocline.compaction.merge import dropper, merge, open_cursors
 from halocline.compaction.runs import MergeRun, cut, split, write_run
 from halocline.errors import CorruptionError
 from halocline.objects import JobWriter, ObjectFile, ObjectReader, Pool
 from halocline.objects.columns import ROWID
+from halocline.objects.order import sort_rows
 from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
 from tests.unit.objects.files import write_data

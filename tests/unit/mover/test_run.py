@@ -436,3 +436,18 @@ def test_l13_pressure_moves_the_largest_table_first(open_db: Open) -> None:
     assert sizes["large"] > 0
     assert sizes["small"] == 0
     assert maintenance_of(db).mover.pressure.over_bytes == 0
+
+
+@pytest.mark.parametrize("name", [".x", "a.b", "a[0]"])
+def test_a_key_column_that_is_called_like_a_path_moves_and_is_merged(
+    tmp_path: Path, name: str
+) -> None:
+    with hc.open(tmp_path / "db", options=hc.Options(background=False)) as db:
+        db.create_table("t", {name: str}, primary_key=name)
+        for part in range(6):
+            with db.begin() as txn:
+                txn.insert("t", [{name: str(n * 7 % 90 * 6 + part)} for n in range(90)])
+            db.flush()
+        assert db.compact().groups
+        assert db.table("t").count() == 540
+        assert db.check() == []

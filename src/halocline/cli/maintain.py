@@ -9,13 +9,12 @@ SIGTERM ends the rounds as Ctrl-C does: service managers send it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 
 from halocline import Database
-from halocline.checkpoint.upkeep import Flag, Stop, UpkeepReport, keep_up
+from halocline.checkpoint.maintain import Flag, MaintenanceReport
+from halocline.checkpoint.maintain import maintain as run_rounds
 from halocline.cli.errors import TROUBLE, say
 from halocline.cli.show import Show
 from halocline.compaction import LocalRunner
@@ -34,7 +33,14 @@ def maintain(db: Database, *, interval_s: float, once: bool, spark: bool) -> int
 
                 report = on_spark(None, db, interval_s, once, progress=show, stop=stop)
             else:
-                report = _here(db, interval_s, once, show, stop)
+                report = run_rounds(
+                    db,
+                    lambda go_on, tasks: LocalRunner(db.core.options, go_on),
+                    interval_s=interval_s,
+                    once=once,
+                    watch=show,
+                    stop=stop,
+                )
     finally:
         signal.signal(signal.SIGTERM, before)
     return _conclude(console, report)
@@ -62,16 +68,7 @@ def _has_spark() -> bool:
     return True
 
 
-def _here(db: Database, interval_s: float, once: bool, show: Show, stop: Stop) -> UpkeepReport:
-    def compact(
-        table: str | None, *, go_on: Callable[[], None], tasks: Callable[[int, int], None]
-    ) -> Any:
-        return db.compact(table, runner=LocalRunner(db.core.options, go_on))
-
-    return keep_up(db, compact, interval_s=interval_s, once=once, watch=show, stop=stop)
-
-
-def _conclude(console: Console, report: UpkeepReport) -> int:
+def _conclude(console: Console, report: MaintenanceReport) -> int:
     for text in report.left:
         console.print(f"still owed: {text}", markup=False, highlight=False, soft_wrap=True)
     if report.stopped:

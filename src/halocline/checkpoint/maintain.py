@@ -1,4 +1,4 @@
-"""Upkeep: look at a database, do what is owed, look again; once, or until it is stopped.
+"""Maintenance in rounds: look at a database, do what is owed, look again; once, or until stopped.
 
     health() --owed--> flush --> compact --> checkpoint --> gc --> health() --> rest --> ...
 
@@ -19,14 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from halocline.clock import SystemClock
+from halocline.compaction import Runner
 from halocline.errors import HaloclineError, UnavailableError
 from halocline.show import report_html
-
-if TYPE_CHECKING:
-    from halocline.database.health import Health
 
 ChoreKind = Literal["flush", "compact", "checkpoint", "gc"]
 ORDER: Final[tuple[ChoreKind, ...]] = ("flush", "compact", "checkpoint", "gc")
@@ -64,6 +62,8 @@ class News:
 
 
 OnNews = Callable[[News], None]
+RunnerOf = Callable[[Callable[[], None], Callable[[int, int], None]], Runner]
+"""Who rewrites objects: told how to ask whether to go on, which raises, and how to count tasks."""
 
 
 class Stop(Protocol):
@@ -85,32 +85,8 @@ class Flag:
         self._set = True
 
 
-class Maintained(Protocol):
-    """A database that is open for writing."""
-
-    def health(self) -> Health: ...
-
-    def flush(self, table: str | None = None) -> Any: ...
-
-    def checkpoint(self) -> Any: ...
-
-    def gc(self) -> Any: ...
-
-
-class Compact(Protocol):
-    """Brings a table, or all, into shape; `go_on` raises to break it off."""
-
-    def __call__(
-        self,
-        table: str | None,
-        *,
-        go_on: Callable[[], None],
-        tasks: Callable[[int, int], None],
-    ) -> Any: ...
-
-
 @dataclass(slots=True)
-class UpkeepReport:
+class MaintenanceReport:
     """What was done, what failed, and what is still owed."""
 
     rounds: int = 0
@@ -137,60 +113,63 @@ class StoppedError(UnavailableError):
     """The work was broken off on request."""
 
 
-def keep_up(
-    db: Maintained,
-    compact: Compact,
+def maintain(
+    db: Any,
+    runner_of: RunnerOf,
     *,
     interval_s: float,
     once: bool = False,
     watch: OnNews | None = None,
     stop: Stop | None = None,
     everywhere: bool = False,
-) -> UpkeepReport:
+) -> MaintenanceReport:
     """Do what is owed; unless `once`, again and again until `stop` is set or Ctrl-C is pressed.
 
     `everywhere`: ask for compaction of all tables in each round, owed or not. Ctrl-C ends a loop
     as it should; with `once` it is raised, after what ran has been broken off.
     """
-    keeper = _Keeper(db, compact, watch or (lambda news: None), stop, everywhere)
-    thread = Thread(target=keeper.run, args=(interval_s, once), daemon=True)
+    rounds = _Rounds(db, runner_of, watch or (lambda news: None), stop, everywhere)
+    thread = Thread(target=rounds.run, args=(interval_s, once), daemon=True)
     thread.start()
     try:
         while thread.is_alive():
             thread.join(WAIT_S)
     except BaseException as error:
-        keeper.broken = True
+        rounds.broken = True
         thread.join()
-        keeper.report.stopped = True
+        rounds.report.stopped = True
         if once or not isinstance(error, KeyboardInterrupt):
             raise
-    if keeper.error is not None:
-        raise keeper.error
-    return keeper.report
+    if rounds.error is not None:
+        raise rounds.error
+    return rounds.report
 
 
-class _Keeper:
-    """One call of `keep_up`."""
+class _Rounds:
+    """One call of `maintain`."""
 
     def __init__(
-        self, db: Maintained, compact: Compact, watch: OnNews, stop: Stop | None, everywhere: bool
+        self, db: Any, runner_of: RunnerOf, watch: OnNews, stop: Stop | None, everywhere: bool
     ) -> None:
-        self._db, self._compact, self._watch = db, compact, watch
+        self._db, self._runner_of, self._watch = db, runner_of, watch
         self._everywhere = everywhere
         self._stop = stop
         self.broken = False
         """The thread that waits for us was interrupted."""
-        self.report = UpkeepReport()
+        self.report = MaintenanceReport()
         self.error: BaseException | None = None
 
     def run(self, interval_s: float, once: bool) -> None:
+        clock = SystemClock()
         try:
             while not self._is_over():
                 self._round()
                 if once:
                     return
                 self._watch(News(kind="rest", seconds=interval_s))
-                self._rest(interval_s)
+                until = clock.monotonic() + interval_s
+                while not self._is_over() and (left := until - clock.monotonic()) > 0:
+                    clock.sleep(min(left, WAIT_S))
             self.report.stopped = True
         except BaseException as error:  # noqa: BLE001 the caller's thread raises it
             self.error = error
@@ -203,18 +182,22 @@ class _Keeper:
         report.rounds += 1
         seen: list[str] = []
         for _ in range(PASSES_MAX):
-            health = self._db.health()
-            report.left = tuple(map(str, health.owed))
+            owed = self._look()
             words = sorted(report.left)
             if not extra and (not words or words == seen):
                 return  # nothing to do, or nothing that helps
-            for chore in _ordered(health, extra):
+            for chore in _ordered([*owed, *extra]):
                 if self._is_over():
                     report.stopped = True
                     return
                 self._do(chore)
             seen, extra = words, []
-        report.left = tuple(map(str, self._db.health().owed))
+        self._look()
+
+    def _look(self) -> list[Chore]:
+        owed = self._db.health().owed
+        self.report.left = tuple(map(str, owed))
+        return [Chore(_WORK[one.work], one.table or None) for one in owed]
 
     def _do(self, chore: Chore) -> None:
         self._watch(News(kind="began", chore=chore))
@@ -231,38 +214,26 @@ class _Keeper:
             self._watch(News(kind="done", chore=chore, report=result))
 
     def _call(self, chore: Chore) -> Any:
-        db = self._db
-        if chore.work == "flush":
-            return db.flush(chore.table)
-        if chore.work == "checkpoint":
-            return db.checkpoint()
-        if chore.work == "gc":
-            return db.gc()
-
         def tasks(done: int, total: int) -> None:
             self._watch(News(kind="tasks", chore=chore, done=done, total=total))
 
-        return self._compact(chore.table, go_on=self._go_on, tasks=tasks)
+        if chore.work == "flush":
+            return self._db.flush(chore.table)
+        if chore.work == "compact":
+            return self._db.compact(chore.table, runner=self._runner_of(self._go_on, tasks))
+        return self._db.checkpoint() if chore.work == "checkpoint" else self._db.gc()
 
     def _is_over(self) -> bool:
         return self.broken or (self._stop is not None and self._stop.is_set())
-
-    def _rest(self, seconds: float) -> None:
-        clock = SystemClock()
-        until = clock.monotonic() + seconds
-        while not self._is_over() and (left := until - clock.monotonic()) > 0:
-            clock.sleep(min(left, WAIT_S))
 
     def _go_on(self) -> None:
         if self._is_over():
             raise StoppedError("the work was broken off")
 
 
-def _ordered(health: Health, extra: list[Chore]) -> Iterator[Chore]:
-    """What is owed, each chore once, in the order of the work; all tables include each."""
-    owed = [Chore(_WORK[one.work], one.table or None) for one in health.owed]
-    chores = list(dict.fromkeys([*owed, *extra]))
+def _ordered(chores: list[Chore]) -> Iterator[Chore]:
+    """Each chore once, in the order of the work; one for all tables includes each."""
     for work in ORDER:
-        same = [chore for chore in chores if chore.work == work]
+        same = [chore for chore in dict.fromkeys(chores) if chore.work == work]
         whole = [chore for chore in same if chore.table is None]
         yield from whole or same

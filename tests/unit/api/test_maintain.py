@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.checkpoint.upkeep import Chore, News, UpkeepReport, keep_up
+from halocline.checkpoint.maintain import Chore, MaintenanceReport, News, maintain
 from halocline.compaction import LocalRunner
 from halocline.errors import UnavailableError
 
@@ -29,50 +29,60 @@ def db(tmp_path: Path) -> Any:
 
 
 class Asked:
-    """Compaction by this process, written down."""
+    """A database whose compaction is done by this process, and written down."""
 
     def __init__(self, db: hc.Database) -> None:
         self._db = db
         self.tables: list[str | None] = []
 
-    def __call__(self, table: str | None, *, go_on: Any, tasks: Any) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def compact(self, table: str | None, *, runner: Any) -> Any:
         self.tables.append(table)
-        tasks(1, 2)
-        return self._db.compact(table, runner=LocalRunner(OPTIONS, go_on))
+        return self._db.compact(table, runner=runner)
+
+
+def here(go_on: Any, tasks: Any) -> LocalRunner:
+    tasks(1, 2)
+    return LocalRunner(OPTIONS, go_on)
+
+
+def refusing(error: Exception) -> Any:
+    def runner_of(go_on: Any, tasks: Any) -> Any:
+        raise error
+
+    return runner_of
 
 
 def test_a_round_does_what_is_owed_and_tells(db: hc.Database) -> None:
     news: list[News] = []
     asked = Asked(db)
-    report = keep_up(db, asked, interval_s=60, once=True, watch=news.append)
+    report = maintain(asked, here, interval_s=60, once=True, watch=news.append)
     assert asked.tables == ["t"]
     assert [chore for chore, _ in report.done] == [Chore("compact", "t"), Chore("gc")]
     assert (report.rounds, report.left, report.troubles) == (1, (), {})
     assert not report.stopped
     assert [one.kind for one in news] == ["began", "tasks", "done", "began", "done"]
     assert "compact t: t: 1 groups rewritten" in str(report)
-    again = keep_up(db, asked, interval_s=60, once=True)
+    again = maintain(asked, here, interval_s=60, once=True)
     assert [chore for chore, _ in again.done] == [Chore("gc")]
     assert db.health().is_well
 
 
 def test_a_runner_that_may_do_more_is_always_asked(db: hc.Database) -> None:
     asked = Asked(db)
-    keep_up(db, asked, interval_s=60, once=True, everywhere=True)
-    keep_up(db, asked, interval_s=60, once=True, everywhere=True)
+    maintain(asked, here, interval_s=60, once=True, everywhere=True)
+    maintain(asked, here, interval_s=60, once=True, everywhere=True)
     assert asked.tables == [None, None], "all tables, instead of one that owes"
 
 
 def test_a_failure_is_told_and_the_rest_is_done(db: hc.Database) -> None:
-    calls = 0
-
-    def refuse(table: str | None, *, go_on: Any, tasks: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        raise UnavailableError("no room")
-
-    report = keep_up(db, refuse, interval_s=60, once=True)
-    assert calls == 1, "what does not help is not tried again in the same round"
+    news: list[News] = []
+    refuse = refusing(UnavailableError("no room"))
+    report = maintain(db, refuse, interval_s=60, once=True, watch=news.append)
+    failed = [one.chore for one in news if one.kind == "failed"]
+    assert len(failed) == 1, "what does not help is not tried again in the same round"
     assert report.troubles == {"compact t": "UnavailableError: no room"}
     assert report.left
     assert [chore for chore, _ in report.done] == [Chore("gc")]
@@ -88,7 +98,7 @@ def test_rounds_go_on_until_somebody_stops_them(db: hc.Database) -> None:
             if len(rested) == 3:
                 stop.set()
 
-    report = keep_up(db, Asked(db), interval_s=0.01, watch=watch, stop=stop)
+    report = maintain(db, here, interval_s=0.01, watch=watch, stop=stop)
     assert (report.rounds, report.stopped, rested) == (3, True, [0.01] * 3)
 
 
@@ -99,7 +109,7 @@ def test_stopping_breaks_a_compaction_off(db: hc.Database) -> None:
         if news.kind == "tasks":
             stop.set()
 
-    report = keep_up(db, Asked(db), interval_s=60, watch=watch, stop=stop)
+    report = maintain(db, here, interval_s=60, watch=watch, stop=stop)
     assert report.stopped
     assert report.done == []
     assert report.troubles == {}
@@ -120,17 +130,14 @@ def test_ctrl_c_ends_a_loop_and_interrupts_a_single_round(
         join(self, timeout)
 
     monkeypatch.setattr(Thread, "join", interrupted)
-    report = keep_up(db, Asked(db), interval_s=60)
-    assert isinstance(report, UpkeepReport)
+    report = maintain(db, here, interval_s=60)
+    assert isinstance(report, MaintenanceReport)
     assert report.stopped
     pressed.clear()
     with pytest.raises(KeyboardInterrupt):
-        keep_up(db, Asked(db), interval_s=60, once=True)
+        maintain(db, here, interval_s=60, once=True)
 
 
 def test_an_error_that_is_nobodys_fault_but_ours_is_raised(db: hc.Database) -> None:
-    def broken(table: str | None, *, go_on: Any, tasks: Any) -> Any:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        keep_up(db, broken, interval_s=60, once=True)
+        maintain(db, refusing(ZeroDivisionError()), interval_s=60, once=True)
