@@ -5,7 +5,9 @@ A name added or lost here is a change that users see, so it has to be made on pu
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -98,3 +100,15 @@ def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(block, names)
     assert (tmp_path / "bank").is_dir()
+
+
+@pytest.mark.parametrize("package", ["halocline", "halocline.spark"])
+def test_a_module_of_a_public_package_is_reached_by_its_name(package: str) -> None:
+    """A function of a module's name would hide it: `import a.b as m` would give the function."""
+    if package == "halocline.spark":
+        pytest.importorskip("pyspark")
+    home = importlib.import_module(package)
+    names = [info.name for info in pkgutil.iter_modules(home.__path__) if info.name != "__main__"]
+    for name in names:
+        module = importlib.import_module(f"{package}.{name}")
+        assert getattr(home, name) is module

@@ -19,7 +19,6 @@ from halocline.errors import SchemaError
 from halocline.objects.order import Ordered, key_order
 from halocline.read.changes import KINDS
 from halocline.read.locate import locate_many
-from halocline.spark.owner import state_of
 from halocline.txn import Transaction
 
 CHANGE: Final = "_change"
@@ -52,7 +51,7 @@ def unknown(txn: Transaction, name: str, table: pa.Table) -> pa.Table:
 
 def apply_changes(txn: Transaction, name: str, table: pa.Table) -> None:
     """Bring a table to where the events of a feed lead."""
-    schema = state_of(txn, name).schema
+    schema = txn.state_of(name).schema
     keys = list(schema.primary_key)
     ranks = pc.index_in(table.column(CHANGE), pa.array(KINDS))
     if ranks.null_count:

@@ -45,7 +45,6 @@ from halocline.read.changes import changes_schema, read_events
 from halocline.read.duck import as_schema
 from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
-from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema
 from halocline.txn.core import Pin
 from pyspark_halocline.connect import open_to_read
@@ -198,7 +197,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._db is None:
             self._db = open_to_read(self._settings.address)
             with self._db.begin() as txn:
-                schema = state_of(txn, self._settings.table).schema
+                schema = txn.state_of(self._settings.table).schema
             _check_schema(schema, self._schema)
         return self._db
 
@@ -224,7 +223,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._settings.starting_timestamp is not None:
             return []  # only changes
         with self._open().begin(at=ts) as txn:
-            state = state_of(txn, self._settings.table)
+            state = txn.state_of(self._settings.table)
             self._hold(ts)
             address = self._settings.address
             found = plan_parts(state, ts, state.schema.names, address=address)
@@ -243,7 +242,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stamps(self, db: Database, since: int, until: int) -> Int64Array:
         """The timestamp of each change in (since, until], ascending."""
         with db.begin(at=until) as txn:
-            state = state_of(txn, self._settings.table)
+            state = txn.state_of(self._settings.table)
             _check_schema(state.schema, self._schema)
             return read_events(state, since, until).stamps
 

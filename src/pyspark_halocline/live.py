@@ -34,7 +34,6 @@ from pyspark.sql.datasource import InputPartition
 from halocline.checkpoint.staging import FOLDER, hold_staged, sweep_staged
 from halocline.clock import SystemClock
 from halocline.errors import CorruptionError
-from halocline.spark.owner import state_of
 from halocline.store import LocalFiles
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address
@@ -103,7 +102,7 @@ def _run() -> str:
 
 def _make(view: LiveView) -> _Plan:
     with open_to_read(Address(view.path)) as db, db.begin() as txn:
-        state = state_of(txn, view.table)
+        state = txn.state_of(view.table)
         parts = plan_parts(state, txn.snapshot, view.columns, view.where)
         plan = _Plan(
             root=state.shelf.root,

@@ -41,9 +41,8 @@ from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
-from halocline.spark.attempts import task_here as spark_task_here
-from halocline.spark.owner import state_of
-from halocline.spark.probe import store_at
+from halocline.spark.worker import shelf_at
+from halocline.spark.worker import task_here as spark_task_here
 from halocline.store import Objects
 from halocline.txn import Transaction
 from halocline.txn.task_objects import insert, upsert
@@ -79,7 +78,7 @@ def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
     """Log a job for a write; None when executors could not write where the objects are."""
     core = db.core
     with db.begin() as txn:
-        state = state_of(txn, table)
+        state = txn.state_of(table)
     if not state.shelf.root or core.committer is None:
         return None
     lease_us = SystemClock().wall_us() + int(LEASE_S * 1e6)
@@ -112,7 +111,7 @@ class ObjectStage:
     def __init__(self, reserved: Reserved, schema: Schema, task: int, attempt: int) -> None:
         self._schema = schema
         self._most = reserved.job.object_rows
-        self._writer = reserved.job.writer(store_at(reserved.root), schema, task, attempt)
+        self._writer = reserved.job.writer(shelf_at(reserved.root).objects, schema, task, attempt)
         self._held: list[pa.Table] = []
         self.made: list[ObjectFile] = []
 

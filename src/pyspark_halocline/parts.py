@@ -44,7 +44,7 @@ from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
 from halocline.schema.ipc import check_own
 from halocline.schema.schema import Schema
-from halocline.spark.probe import shelf_at
+from halocline.spark.worker import shelf_at
 from halocline.store import LocalFiles
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address

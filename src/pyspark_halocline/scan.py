@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 from halocline.clock import SystemClock
 from halocline.errors import SchemaError
 from halocline.schema.schema import Schema
-from halocline.spark.owner import state_of
 from halocline.spark.types import spark_schema, spark_type
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.live import Live, LiveView, live_parts
@@ -46,7 +45,7 @@ class TableReader(DataSourceReader):
         at = None if settings.at == LATEST else settings.at
         fixed = settings.at is not None or bool(settings.address.uri)
         with open_to_read(settings.address) as db, db.begin(at=at) as txn:
-            state = state_of(txn, settings.table)
+            state = txn.state_of(settings.table)
             columns = shown_columns(state.schema, self._schema)
             where, address = settings.where, settings.address
             parts = list(plan_parts(state, txn.snapshot, columns, where, address))
@@ -73,7 +72,7 @@ def table_schema(settings: Settings) -> StructType:
     """The columns that a read or a stream gives, in Spark's types."""
     at = None if settings.at == LATEST else settings.at
     with open_to_read(settings.address) as db, db.begin(at=at) as txn:
-        schema = state_of(txn, settings.table).schema
+        schema = txn.state_of(settings.table).schema
     if settings.changes:
         from halocline.read.changes import changes_schema
 

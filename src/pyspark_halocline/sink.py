@@ -45,7 +45,6 @@ from halocline.errors import (
 )
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
-from halocline.spark.owner import state_of
 from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema
 from halocline.txn import Transaction
@@ -72,7 +71,7 @@ class _Writer:
 
     def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
         with open_to_read(settings.address) as db, db.begin() as txn:
-            table = state_of(txn, settings.table).schema
+            table = txn.state_of(settings.table).schema
             self._root = "" if settings.address.uri else db.path
         self._settings = settings
         self._job = SystemClock().random_bytes(16).hex()
@@ -177,7 +176,7 @@ class _Writer:
     def _change(self, txn: Transaction, messages: Sequence[TaskMessage]) -> bool:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
-        schema = self._staged(state_of(txn, name).schema)
+        schema = self._staged(txn.state_of(name).schema)
         check(self._root, messages)
         rows = batches(self._root, messages)
         if self._overwrite:

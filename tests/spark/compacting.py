@@ -6,7 +6,6 @@ failing    the task that is named raises, before it writes or after
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.spark import rewrite
+from halocline.spark import rewrite, runner
 
 OPTIONS = hc.Options(
     page_rows=64,
@@ -29,7 +28,6 @@ OPTIONS = hc.Options(
 )
 """Nothing is small enough for this process: every group goes to Spark."""
 Rows = dict[int, Any]
-compacting = sys.modules["halocline.spark.compact"]  # the package has a function of that name
 
 
 def overlapping(db: hc.Database, objects: int = 6, keys: int = 60) -> Rows:
@@ -86,7 +84,7 @@ class Gate:
 
             return partition
 
-        monkeypatch.setattr(compacting, "run", waiting)
+        monkeypatch.setattr(runner, "run", waiting)
 
     def open(self) -> None:
         self._path.touch()
@@ -108,7 +106,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, *, after: bool = False
 
         return partition
 
-    monkeypatch.setattr(compacting, "run", injected)
+    monkeypatch.setattr(runner, "run", injected)
 
 
 class Beside(Thread):

@@ -24,7 +24,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 def spark() -> Iterator[Any]:
     pytest.importorskip("pyspark")
     from halocline.spark.java import check_java
-    from halocline.spark.session import session
+    from halocline.spark.sessions import session
 
     try:
         check_java()

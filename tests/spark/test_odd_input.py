@@ -19,8 +19,8 @@ from halocline.errors import DuplicateKeyError, SchemaError, UnavailableError, U
 from halocline.objects import JobWriter, SharedJob
 from halocline.objects.shelf import FILES_PER_JOB
 from halocline.schema.schema import Schema
-from halocline.spark.attempts import attempt_of
 from halocline.spark.task import ATTEMPTS_MIN, ORDINALS_MIN, PARTITIONS_MAX, shares
+from halocline.spark.worker import attempt_of
 from halocline.store import PyarrowObjects
 
 OPTIONS = hc.Options(page_rows=64, object_rows=64, row_group_rows=64, bulk_rows=50)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from halocline.errors import UnavailableError, UsageError
-from halocline.spark import java, workers
-from halocline.spark.session import check_session, prepare, session
+from halocline.spark import java, sessions
+from halocline.spark.sessions import check_session, prepare, session
 from halocline.spark.types import spark_schema
 
 ALL_TYPES = pa.schema(
@@ -54,7 +54,7 @@ def test_the_running_session_is_found_from_any_thread(spark: Any) -> None:
 def test_executors_without_the_package_are_found_before_a_job_starts(
     spark: Any, tmp_path: Path
 ) -> None:
-    workers.check_workers(spark)
+    sessions.check_workers(spark)
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o700)
@@ -62,7 +62,7 @@ def test_executors_without_the_package_are_found_before_a_job_starts(
     before, context.pythonExec = context.pythonExec, str(bare)
     try:
         with pytest.raises(UsageError, match="cannot import halocline"):
-            workers.check_workers(spark)
+            sessions.check_workers(spark)
     finally:
         context.pythonExec = before
 

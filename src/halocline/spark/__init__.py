@@ -1,34 +1,34 @@
 """Spark: everything that touches many objects, on a laptop or on a cluster.
 
-    session.py   a session with fitting settings          scan.py    a table as a DataFrame
-    types.py     the engine's types in Spark's words      attach.py  all tables as views
-    pins.py      snapshots a session still reads          lease.py   rows that are in no object
-    query.py     SQL of the local engine, on Spark        dialect.py what it means there
-    load.py      load, delete, update                     merge.py   merge, with conditions
-    job.py       write jobs, from the driver's side       base.py    the table they meet
-    task.py      what an executor does in a write job     probe.py   finding keys there
-    attempts.py  which task, which attempt of it          lines.py   what a task tells the driver
-    compact.py   compaction, from the driver's side       rewrite.py what an executor does in it
-    maintain.py  all that is owed, again and again        collect.py a job watched, broken off
-    workers.py   do executors have the package            files.py   Spark's reader, told exactly
-    condition.py which rows a merge means
-    register.py  the data source `halocline`              stream.py  micro-batches as jobs
+    sessions.py  a session with fitting settings          scan.py     a table as a DataFrame
+    types.py     the engine's types in Spark's words      views.py    all tables as views
+    pins.py      snapshots a session still reads          lease.py    rows that are in no object
+    query.py     SQL of the local engine, on Spark        dialect.py  what it means there
+    writes.py    load, delete, update, merge              condition.py which rows a merge means
+    job.py       write jobs, from the driver's side       task.py     what an executor does in one
+    probe.py     finding keys there                       worker.py   what all tasks share
+    runner.py    compaction, from the driver's side       rewrite.py  what an executor does in it
+    maintenance.py all that is owed, again and again      collect.py  a job watched, broken off
+    datasource.py the data source `halocline`             stream.py   micro-batches as jobs
+    files.py     Spark's reader, told exactly             trouble.py  Spark's errors as ours
+
+No module has the name of something that this package exports: `import halocline.spark.writes`
+gives the module, `halocline.spark.load` is the function.
 
 The one room that imports pyspark. Executors only read and write objects; the one commit happens in
 the process that has the database open.
 """
 
-from halocline.spark.attach import Views, attach
-from halocline.spark.compact import compact
+from halocline.spark.datasource import register
 from halocline.spark.job import LoadReport
-from halocline.spark.load import delete, load, update
-from halocline.spark.maintain import maintain
-from halocline.spark.merge import merge
+from halocline.spark.maintenance import maintain
 from halocline.spark.pins import release
-from halocline.spark.register import register
+from halocline.spark.runner import compact
 from halocline.spark.scan import table
-from halocline.spark.session import session
+from halocline.spark.sessions import session
 from halocline.spark.stream import foreach_batch
+from halocline.spark.views import Views, attach
+from halocline.spark.writes import delete, load, merge, update
 
 __all__ = [
     "LoadReport",

@@ -10,7 +10,7 @@ by the commit, in rounds, so that the commit lock is never held for long. Upsert
 are blind: others never make them fail (txn/blind.py). Until the commit nobody sees a row; after a
 failure nobody refers to the files, and GC removes them.
 
-Not here: what a task does (task.py), which jobs there are (load.py, merge.py).
+Not here: what a task does (task.py), which jobs there are (writes.py).
 """
 
 from __future__ import annotations
@@ -19,38 +19,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
-from halocline.objects import SharedJob
+from halocline.objects import ObjectFile, SharedJob
 from halocline.objects.jobwriter import PLACE_ROWS
+from halocline.read.scan import memory_table, take_plan
 from halocline.rows.reshape import new_entry
+from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.show import report_html
-from halocline.spark.base import ROWS_ALONG_MAX, pack_base
 from halocline.spark.collect import collect
-from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
 from halocline.spark.owner import SparkOwner, check_writer
-from halocline.spark.session import prepare
-from halocline.spark.task import PARTITIONS_MAX, Absent, JobTask, Matched, run, shares
+from halocline.spark.probe import Base
+from halocline.spark.sessions import check_workers, prepare
+from halocline.spark.task import PARTITIONS_MAX, Spec, run, shares
 from halocline.spark.trouble import told
-from halocline.spark.types import arrow_schema
-from halocline.spark.workers import check_workers
+from halocline.spark.types import arrow_schema, quoted
+from halocline.spark.worker import LINE_SQL, check_undamaged, file_in
 from halocline.txn import Transaction, task_objects
-from halocline.txn.blind import Mode
 from halocline.txn.task_objects import TaskFiles
 from halocline.txn.workspace import TableChanges
 
 PARTITION_BYTES: Final = 192 << 20
-BLIND: Final[dict[tuple[str, str], Mode]] = {
-    ("update", "insert"): "upsert",
-    ("ignore", "insert"): "ignore",
-    ("delete", "ignore"): "delete",
-}
-"""Jobs that others never make fail, by what they do to rows that match and to others."""
+ROWS_ALONG_MAX: Final = 2_000
+"""Rows of L0 that travel to the tasks; more are flushed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,23 +67,6 @@ class LoadReport:
     """The token had been committed before: nothing was done."""
 
     _repr_html_ = report_html
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """What a job shall do with rows whose key the table has, and with others."""
-
-    matched: Matched
-    absent: Absent
-    columns: tuple[str, ...] = ()
-    """Columns of the input, in the table's spelling."""
-    condition: str = ""
-    extra: tuple[str, ...] = ()
-    """Columns of the input that only the condition knows."""
-
-    @property
-    def blind(self) -> Mode | None:
-        return None if self.condition else BLIND.get((self.matched, self.absent))
 
 
 def check_input(df: object, db: object) -> SparkOwner:
@@ -165,7 +146,7 @@ def _run(df: DataFrame, owner: SparkOwner, txn: Transaction, name: str, spec: Sp
     """Run the tasks; the lines that they send back."""
     session, changes = df.sparkSession, txn.changes_of(name)
     state, partitions = changes.home, _partitions(df)
-    task = start(owner, changes, spec, partitions)
+    job = start(owner, changes, partitions)
     base = session.sparkContext.broadcast(pack_base(state, txn.snapshot))
     schema = state.schema
     wanted = [_named(df, schema, column) for column in spec.columns]
@@ -173,31 +154,42 @@ def _run(df: DataFrame, owner: SparkOwner, txn: Transaction, name: str, spec: Sp
     rows = df.select(*wanted, *(df[quoted(column)] for column in spec.extra))
     rows = rows.repartitionByRange(partitions, *keys).sortWithinPartitions(*keys)
     try:
-        lines = rows.mapInArrow(run(task, base), LINE_SQL)
+        lines = rows.mapInArrow(run(job, spec, base), LINE_SQL)
         return collect(lines, f"a job on {name!r}", go_on=owner.core.check_open, guest=True)
     finally:
         base.unpersist()
 
 
-def start(owner: SparkOwner, changes: TableChanges, spec: Spec, partitions: int) -> JobTask:
-    """Log the job; what its tasks are told."""
+def start(owner: SparkOwner, changes: TableChanges, partitions: int) -> SharedJob:
+    """Log a job for so many tasks."""
     core, (ordinals, attempts) = owner.core, shares(partitions)
     job = task_objects.start(core.writing, changes, rows=partitions * ordinals * PLACE_ROWS)
-    return JobTask(
-        job=SharedJob.of(
-            core.options,
-            table_id=job.table_id,
-            job_id=job.job_id,
-            first_rowid=job.first_rowid,
-            ordinals=ordinals,
-            attempts=attempts,
+    return SharedJob.of(
+        core.options,
+        table_id=job.table_id,
+        job_id=job.job_id,
+        first_rowid=job.first_rowid,
+        ordinals=ordinals,
+        attempts=attempts,
+    )
+
+
+def pack_base(state: TableState, snapshot: int) -> Base:
+    """What executors need to know of a table at a snapshot; L0 travels whole."""
+    plan = take_plan(state, snapshot)
+    rows = memory_table(state.schema, plan, rowids=True)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return Base(
+        root=state.shelf.root,
+        schema=state.schema.to_wire(),
+        snapshot=snapshot,
+        objects=tuple(
+            ObjectFile(entry.key, entry.stats, entry.created_at) for entry in plan.objects
         ),
-        matched=spec.matched,
-        absent=spec.absent,
-        columns=spec.columns,
-        blind=spec.blind is not None,
-        condition=spec.condition,
-        extra=spec.extra,
+        dead=np.ascontiguousarray(plan.dead, dtype=np.int64).tobytes(),
+        rows=sink.getvalue().to_pybytes(),
     )
 
 
@@ -261,8 +253,3 @@ def _named(df: DataFrame, schema: Schema, name: str) -> Any:
         # Spark would sort by the column's collation: keys are in the order of their bytes.
         column = F.collate(column, "UTF8_BINARY")
     return column.alias(schema.names[schema.position(name)])
-
-
-def quoted(name: str) -> str:
-    """A column's name for Spark."""
-    return "`" + name.replace("`", "``") + "`"

@@ -9,7 +9,6 @@ from os import PathLike
 from typing import Any, Protocol
 
 from halocline.errors import UsageError
-from halocline.rows.state import TableState
 from halocline.txn import Core, Transaction
 
 
@@ -56,8 +55,3 @@ def check_here(db: object) -> SparkOwner:
             "or here once that one has closed it"
         )
     return owner
-
-
-def state_of(txn: Transaction, table: str) -> TableState:
-    """The state of a table by name; NotFoundError when there is none."""
-    return txn.state_of(table)

@@ -20,15 +20,10 @@ import pyarrow as pa
 
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import ROWID
-from halocline.options import MIB
 from halocline.rows.members import is_among
 from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
-from halocline.store import Objects, PyarrowObjects
-
-MEMORY_BYTES = 512 * MIB
-_stores: dict[str, Objects] = {}
-_shelves: dict[str, Shelf] = {}
+from halocline.spark.worker import shelf_at
 
 
 @dataclass(frozen=True)
@@ -44,22 +39,6 @@ class Base:
     """RowIDs that had ended, ascending, as int64."""
     rows: bytes
     """Rows of L0 with `_rowid`, as an Arrow stream."""
-
-
-def store_at(root: str) -> Objects:
-    """The store of a database, opened once per worker process."""
-    store = _stores.get(root)
-    if store is None:
-        store = _stores[root] = PyarrowObjects.open(root)
-    return store
-
-
-def shelf_at(root: str) -> Shelf:
-    """The store with its reader and its pools, made once per worker process too."""
-    shelf = _shelves.get(root)
-    if shelf is None:
-        shelf = _shelves[root] = Shelf(store_at(root), memory_bytes=MEMORY_BYTES, root=root)
-    return shelf
 
 
 class Probe:

@@ -32,9 +32,10 @@ from halocline.rows.system import JobNode
 from halocline.spark.collect import collect_arrow
 from halocline.spark.dialect import translate
 from halocline.spark.lease import LeasedFiles
-from halocline.spark.scan import plan_frame, quoted
-from halocline.spark.session import prepare, running, session
+from halocline.spark.scan import plan_frame
+from halocline.spark.sessions import prepare, running, session
 from halocline.spark.trouble import is_of_the_input, reason_of
+from halocline.spark.types import quoted
 from halocline.txn import Core, Transaction
 from halocline.txn.jobs import give_up
 

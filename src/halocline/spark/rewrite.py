@@ -2,7 +2,7 @@
 
     objects --verified, merged by key (compaction/)--> rows less what has ended --> objects
                                                               |
-    lines (lines.py): data, a file;  dropped, RowIDs;  damaged, a file that cannot be read
+    lines (worker.py): data, a file;  dropped, RowIDs;  damaged, a file that cannot be read
 
 Inputs are sorted already, so nothing is shuffled: a task reads, of every input, the blocks that
 meet its range of keys. Tasks share the job (objects/jobwriter.py), so attempts never meet, and only
@@ -27,9 +27,7 @@ from halocline.compaction.runs import MergeRun, write_run
 from halocline.errors import CorruptionError
 from halocline.objects import SharedJob
 from halocline.schema.schema import Schema
-from halocline.spark.attempts import task_here
-from halocline.spark.lines import damage_line, file_line, line
-from halocline.spark.probe import shelf_at
+from halocline.spark.worker import damage_line, file_line, line, shelf_at, task_here
 
 ORDINALS: Final = 256
 ATTEMPTS: Final = 8

@@ -38,11 +38,11 @@ from halocline.spark.condition import check_where
 from halocline.spark.dialect import translate_where
 from halocline.spark.files import read_files
 from halocline.spark.lease import LeasedFiles
-from halocline.spark.owner import SparkOwner, check_owner, state_of
+from halocline.spark.owner import SparkOwner, check_owner
 from halocline.spark.pins import SessionPin
-from halocline.spark.session import prepare
+from halocline.spark.sessions import prepare
 from halocline.spark.trouble import told
-from halocline.spark.types import spark_schema
+from halocline.spark.types import quoted, spark_schema
 
 ROWS_IN_PLAN_MAX: Final = 20_000
 """More rows of L0 than this travel as a file: 1 M rows inside the plan cost 3-4 s per query."""
@@ -84,7 +84,7 @@ def frame(
 ) -> DataFrame:
     """The DataFrame of one table at a pinned snapshot."""
     with owner.begin(at=pin.ts) as txn:
-        state = state_of(txn, name)
+        state = txn.state_of(name)
         schema = state.schema
         names = _names(schema, columns)
         predicate = None if where is None else compile_where(where, None, schema)
@@ -161,8 +161,3 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     if isinstance(columns, str) or not columns:
         raise UsageError("columns= must be a list of names")
     return [schema.names[schema.position(name)] for name in columns]
-
-
-def quoted(name: str) -> str:
-    """A name as Spark's parser takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"

@@ -20,8 +20,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from halocline.errors import UsageError
-from halocline.spark.load import OnConflict, load
 from halocline.spark.owner import check_writer
+from halocline.spark.writes import OnConflict, load
 
 QUERY_ID = "sql.streaming.queryId"
 BatchWork = Callable[[DataFrame, Any, tuple[str, int]], Any]

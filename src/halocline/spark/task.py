@@ -2,7 +2,7 @@
 
     batches (Arrow, sorted by key) --up to object_rows--> conform --> probe --> decide --> objects
                                                                        (probe.py)   |
-    one line per object: its kind, the file (lines.py) <-----------------------------'
+    one line per object: its kind, the file (worker.py) <-----------------------------'
 
 | line      | what it is about                                             | joins the table |
 |-----------|--------------------------------------------------------------|-----------------|
@@ -37,10 +37,10 @@ from halocline.objects.order import same_as_before
 from halocline.objects.shelf import FILES_PER_JOB
 from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
-from halocline.spark.attempts import task_here
 from halocline.spark.condition import holds
-from halocline.spark.lines import damage_line, file_line, line
-from halocline.spark.probe import Base, Probe, ProbedKeys, store_at
+from halocline.spark.probe import Base, Probe, ProbedKeys
+from halocline.spark.worker import chunks, damage_line, file_line, line, shelf_at, task_here
+from halocline.txn.blind import Mode
 
 Matched = Literal["error", "update", "delete", "ignore"]
 Absent = Literal["error", "insert", "ignore"]
@@ -50,29 +50,35 @@ ATTEMPTS_MIN: Final = 16
 ATTEMPTS_MAX: Final = 256
 PARTITIONS_MAX: Final = FILES_PER_JOB // (ORDINALS_MIN * ATTEMPTS_MIN)
 KEYS_SHOWN: Final = 10
+BLIND: Final[dict[tuple[str, str], Mode]] = {
+    ("update", "insert"): "upsert",
+    ("ignore", "insert"): "ignore",
+    ("delete", "ignore"): "delete",
+}
+"""Jobs that others never make fail, by what they do to rows that match and to others."""
 
 
-@dataclass(frozen=True)
-class JobTask:
-    """What all tasks of a job are told; plain values, because they travel."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a job shall do with rows whose key the table has, and with others; it travels."""
 
-    job: SharedJob
     matched: Matched
-    """What to do with a row whose key the table has."""
     absent: Absent
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     """Columns of the input, in the table's spelling."""
-    blind: bool
-    condition: str
+    condition: str = ""
     """Which of the rows that match are meant; empty: all."""
-    extra: tuple[str, ...]
+    extra: tuple[str, ...] = ()
     """Columns of the input that only the condition knows."""
+
+    @property
+    def blind(self) -> Mode | None:
+        return None if self.condition else BLIND.get((self.matched, self.absent))
 
     @property
     def takes_repeats(self) -> bool:
         """Whether a key may come twice: the rows are ignored, or nothing but the key counts."""
-        keys_only = self.matched == "delete" and self.absent == "ignore" and not self.condition
-        return self.matched == "ignore" or keys_only
+        return self.matched == "ignore" or self.blind == "delete"
 
 
 def shares(partitions: int) -> tuple[int, int]:
@@ -83,11 +89,13 @@ def shares(partitions: int) -> tuple[int, int]:
     return ordinals, min(ATTEMPTS_MAX, FILES_PER_JOB // (partitions * ordinals))
 
 
-def run(task: JobTask, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def run(
+    job: SharedJob, spec: Spec, base: Any
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow; `base` is a broadcast `Base`."""
 
     def partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from Partition(task, base.value, *task_here(task.job.attempts)).write(batches)
+        yield from Partition(job, spec, base.value, *task_here(job.attempts)).write(batches)
 
     return partition
 
@@ -95,18 +103,18 @@ def run(task: JobTask, base: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 class Partition:
     """One partition of the input, in one attempt."""
 
-    def __init__(self, task: JobTask, base: Base, number: int, attempt: int) -> None:
-        self._task = task
+    def __init__(self, job: SharedJob, spec: Spec, base: Base, number: int, attempt: int) -> None:
+        self._spec, self._rows_max = spec, job.object_rows
         self._schema = schema = Schema.from_wire(base.schema)
         self._probe = Probe(base, schema)
-        self._writer = task.job.writer(store_at(base.root), schema, number, attempt)
+        self._writer = job.writer(shelf_at(base.root).objects, schema, number, attempt)
         self._ends: list[pa.Table] = []
         self._last: pa.Table | None = None
         self._repeated = False
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            for chunk in _chunks(batches, self._task.job.object_rows):
+            for chunk in chunks(batches, self._rows_max):
                 yield from self._chunk(chunk)
             yield from self._tombstones()
         except SchemaError as error:
@@ -117,13 +125,13 @@ class Partition:
             yield damage_line(error)
 
     def _chunk(self, chunk: pa.Table) -> Iterator[pa.RecordBatch]:
-        schema, task = self._schema, self._task
-        whole = set(task.columns) == set(schema.names)
-        given = chunk.select(list(task.columns))
+        schema, spec = self._schema, self._spec
+        whole = set(spec.columns) == set(schema.names)
+        given = chunk.select(list(spec.columns))
         table = schema.table(given, columns="all" if whole else "given")
         again = self._repeats(table)
         if again.any():
-            if not task.takes_repeats:
+            if not spec.takes_repeats:
                 yield self._complaint("repeated", table.filter(pa.array(self._once(again))))
                 return
             table = table.filter(pa.array(~again))
@@ -132,17 +140,17 @@ class Partition:
             return
         found = self._probe.find(table)
         known, fresh = np.flatnonzero(found.rowids), np.flatnonzero(found.rowids == 0)
-        if task.matched == "error" and len(known):
+        if spec.matched == "error" and len(known):
             yield self._complaint("taken", _some(table, known))
             return
-        if task.absent == "error" and len(fresh):
+        if spec.absent == "error" and len(fresh):
             yield self._complaint("missing", _some(table, fresh))
             return
-        if task.condition and len(known):
+        if spec.condition and len(known):
             source = table
-            for name in task.extra:
+            for name in spec.extra:
                 source = source.append_column(name, chunk.column(name))
-            known = known[holds(task.condition, _some(source, known), found.rows(known))]
+            known = known[holds(spec.condition, _some(source, known), found.rows(known))]
         yield from self._matching(table, found, known)
         yield from self._others(table, fresh)
 
@@ -150,23 +158,23 @@ class Partition:
         self, table: pa.Table, found: ProbedKeys, known: Int64Array
     ) -> Iterator[pa.RecordBatch]:
         """Rows whose key the table has: a version ends, and perhaps another takes its place."""
-        task = self._task
+        spec = self._spec
         rows, targets = _some(table, known), found.rowids[known]
-        if task.matched == "update":
+        if spec.matched == "update":
             yield from self._rows("successor", self._filled(rows, found, known), targets)
-        elif task.matched == "delete":
+        elif spec.matched == "delete":
             self._end(rows, targets, None)
-            if task.blind:
+            if spec.blind:
                 yield from self._side("held", rows)
-        elif task.blind:
+        elif spec.blind:
             yield from self._rows("held", rows)
 
     def _others(self, table: pa.Table, fresh: Int64Array) -> Iterator[pa.RecordBatch]:
         """Rows whose key the table has not."""
         rows = _some(table, fresh)
-        if self._task.absent == "insert":
+        if self._spec.absent == "insert":
             yield from self._rows("data", self._filled(rows, None, fresh[:0]))
-        elif self._task.blind:
+        elif self._spec.blind:
             yield from self._side("absent", rows)
 
     def _repeats(self, table: pa.Table) -> Any:
@@ -226,9 +234,9 @@ class Partition:
             return
         ends = pa.concat_tables(self._ends).sort_by(ROWID)
         after, schema = None, self._schema
-        if self._task.matched == "update":
+        if self._spec.matched == "update":
             after = ends.column(SUCCESSOR).to_numpy()
-        positions = {schema.position(name) for name in self._task.columns} - schema.key_set
+        positions = {schema.position(name) for name in self._spec.columns} - schema.key_set
         table = tombstone_table(ends.drop_columns(SUCCESSOR), after, schema.ids_of(positions))
         for file in self._writer.tombstones(table):
             yield file_line("tombstone", file)
@@ -240,21 +248,3 @@ class Partition:
 
 def _some(table: pa.Table, places: Int64Array) -> pa.Table:
     return table if len(places) == table.num_rows else table.take(pa.array(places))
-
-
-def _chunks(batches: Iterator[pa.RecordBatch], rows_max: int) -> Iterator[pa.Table]:
-    """Batches joined up to `rows_max` rows."""
-    waiting: list[pa.RecordBatch] = []
-    held = 0
-    for batch in batches:
-        start = 0
-        while start < batch.num_rows:
-            part = batch.slice(start, rows_max - held)
-            waiting.append(part)
-            held += part.num_rows
-            start += part.num_rows
-            if held == rows_max:
-                yield pa.Table.from_batches(waiting)
-                waiting, held = [], 0
-    if held:
-        yield pa.Table.from_batches(waiting)

@@ -63,3 +63,8 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return cast("Any", to_arrow_schema)(schema, timezone="UTC")
+
+
+def quoted(name: str) -> str:
+    """A name as Spark's parser takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"

@@ -13,12 +13,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from halocline.spark import probe
-from halocline.spark.base import pack_base
+from halocline.spark import worker
 from halocline.spark.condition import check_condition
-from halocline.spark.job import LoadReport, Spec, join, start
-from halocline.spark.owner import state_of
-from halocline.spark.task import Partition
+from halocline.spark.job import LoadReport, join, pack_base, start
+from halocline.spark.task import Partition, Spec
 from halocline.txn.blind import Counts
 
 ACTIONS: dict[str, tuple[Any, Any]] = {
@@ -53,23 +51,22 @@ def begin_job(
 ) -> Job:
     """Run the tasks of a job against the newest snapshot."""
     txn = db.begin(token=token)
-    state = state_of(txn, table)
+    state = txn.state_of(table)
     schema = state.schema
     # A database in memory has no folder: its tasks share its shelf.
-    probe._shelves[state.shelf.root] = state.shelf
-    probe._stores[state.shelf.root] = state.shelf.objects
+    worker._shelves[state.shelf.root] = state.shelf
     matched, absent = ACTIONS[mode]
     bound = check_condition(condition, rows.schema, schema.arrow)[0] if condition else ""
     columns = schema.primary_key if mode == "delete" and not bound else tuple(rows.column_names)
     spec = Spec(matched=matched, absent=absent, columns=columns, condition=bound)
     changes = txn.changes_of(table)
-    task = start(db, changes, spec, 2)
+    job = start(db, changes, 2)
     base = pack_base(state, txn.snapshot)
     rows = rows.select(list(columns)).sort_by([(name, "ascending") for name in schema.primary_key])
     half = _between_keys(rows, schema)
     lines: list[Any] = []
     for number, part in enumerate([rows.slice(0, half), rows.slice(half)]):
-        batches = Partition(task, base, number, attempt=number).write(iter(part.to_batches()))
+        batches = Partition(job, spec, base, number, attempt=number).write(iter(part.to_batches()))
         lines += [Line(**row) for batch in batches for row in batch.to_pylist()]
     return Job(txn, table, join(changes, spec, lines))
 

@@ -37,7 +37,6 @@ from halocline.options import GIB, MIB, Options
 from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
 from halocline.spark.collect import Progress, collect
-from halocline.spark.lines import LINE_SQL, check_undamaged, file_in
 from halocline.spark.owner import check_here
 from halocline.spark.rewrite import (
     ATTEMPTS,
@@ -47,9 +46,9 @@ from halocline.spark.rewrite import (
     Rewriting,
     run,
 )
-from halocline.spark.session import prepare
-from halocline.spark.session import session as start_session
-from halocline.spark.workers import check_workers
+from halocline.spark.sessions import check_workers, prepare
+from halocline.spark.sessions import session as start_session
+from halocline.spark.worker import LINE_SQL, check_undamaged, file_in
 
 LOCAL_BYTES_MAX: Final = 64 * MIB
 """Groups up to this are rewritten in less time than a Spark job takes to start."""

@@ -1,26 +1,29 @@
-"""Merge a DataFrame into a table: one action for rows that match, another for those that do not.
+"""Load, delete, update or merge a table from a DataFrame, all or nothing.
 
-| when_matched | when_not_matched | without a condition it is                          |
-|--------------|------------------|----------------------------------------------------|
-| update       | insert           | `load(on_conflict="upsert")`, blind                |
-| ignore       | insert           | `load(on_conflict="ignore")`, blind                |
-| delete       | ignore           | `delete`, blind                                    |
-| update       | ignore           | an update of the rows that exist                   |
-| delete       | insert           | keys that are in both go, the others come          |
+| call                       | rows with a key of the table | others                | policy     |
+|----------------------------|------------------------------|-----------------------|------------|
+| load                       | an error                     | inserted              | first wins |
+| load(on_conflict="ignore") | ignored                      | inserted              | blind      |
+| load(on_conflict="upsert") | updated                      | inserted              | blind      |
+| delete                     | deleted                      | ignored               | blind      |
+| update                     | updated                      | an error              | first wins |
+| merge                      | by `when_matched`            | by `when_not_matched` | as above   |
 
-With a condition only those rows that match and fulfil it are updated or deleted. A condition is
-decided at the job's snapshot, so such a job, like the last two without one, conflicts with others
-who change one of its rows meanwhile.
+A blind job never fails for what others do to rows meanwhile. Any other one conflicts with those who
+change one of its rows: also merges that are not in this table, and those with a condition, which
+update or delete only rows that match and fulfil it.
 
 Rows match by primary key. The cost follows the rows of the input: of the table, key blocks are read
 where filters let a key through, and whole rows only where the condition or a column that is not in
 the input needs them.
+
+Not here: how a job runs (job.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -28,11 +31,37 @@ from pyspark.sql import DataFrame
 from halocline.errors import SchemaError, UsageError
 from halocline.schema.schema import Schema
 from halocline.spark.condition import check_condition
-from halocline.spark.job import LoadReport, Spec, write
+from halocline.spark.job import LoadReport, write
+from halocline.spark.task import Matched, Spec
 from halocline.spark.types import arrow_schema
 
+OnConflict = Literal["error", "ignore", "upsert"]
 WhenMatched = Literal["update", "delete", "ignore"]
 WhenNotMatched = Literal["insert", "ignore"]
+_MATCHED: Final[dict[str, Matched]] = {"error": "error", "ignore": "ignore", "upsert": "update"}
+
+
+def load(
+    df: DataFrame, db: Any, table: str, on_conflict: OnConflict = "error", token: Any = None
+) -> LoadReport:
+    """Insert the rows of a DataFrame; a key that exists is an error, is ignored or is updated."""
+    if on_conflict not in get_args(OnConflict):
+        raise UsageError(f"on_conflict is error, ignore or upsert, not {on_conflict!r}")
+    spec = Spec(matched=_MATCHED[on_conflict], absent="insert")
+    return write(df, db, table, lambda _: spec, token)
+
+
+def delete(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:
+    """Delete the rows whose keys the DataFrame holds, as `DELETE ... WHERE key IN (...)` does.
+
+    Keys that do not exist are fine, and so are keys that come more than once.
+    """
+    return write(df, db, table, lambda _: Spec(matched="delete", absent="ignore"), token)
+
+
+def update(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:
+    """Write the DataFrame's columns into the rows with its keys; NotFoundError if one is absent."""
+    return write(df, db, table, lambda _: Spec(matched="update", absent="error"), token)
 
 
 def merge(

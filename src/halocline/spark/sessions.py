@@ -17,21 +17,25 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from halocline.errors import UsageError
+from halocline.spark.datasource import children_like_us, mark_streams, module_path
 from halocline.spark.java import check_java
-from halocline.spark.register import children_like_us, mark_streams, module_path
 from halocline.spark.trouble import reason_of, told
+from halocline.version import __version__
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 MEMORY_SHARE = 0.4
 MEMORY_MIB_MAX = 8192
 MEMORY_MIB_MIN = 1024
+ASKED_MAX: Final = 8
+_checked: set[tuple[str, str]] = set()
 
 _DEFAULTS: dict[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -107,6 +111,47 @@ def check_session(session: object) -> None:
         raise UsageError(f"expected a SparkSession, not {type(session).__name__}")
     if session.sparkContext._jsc is None:
         raise UsageError("this Spark session has been stopped: start another one")
+
+
+def check_workers(session: SparkSession) -> None:
+    """UsageError unless the executors have this very version of the package.
+
+    Write jobs run the engine's own writer there. Spark would say so late, from inside a task, after
+    the input has been read and sorted; so a job of its own asks first, once per application.
+    """
+    context = session.sparkContext
+    key = (str(context.applicationId), str(context.pythonExec))
+    if key in _checked:
+        return
+    count = min(ASKED_MAX, max(1, context.defaultParallelism))
+    answers = context.parallelize(range(count), count).mapPartitions(_question()).collect()
+    for version, problem in answers:
+        if problem:
+            raise UsageError(
+                f"the executors of this Spark session cannot import halocline ({problem}): install "
+                f"'halocline[spark]' {__version__} there, or set spark.pyspark.python to a Python "
+                f"that has it"
+            )
+        if version != __version__:
+            raise UsageError(
+                f"the executors of this Spark session have halocline {version}, this process has "
+                f"{__version__}: install the same version there"
+            )
+    _checked.add(key)
+
+
+def _question() -> Callable[[Iterable[Any]], Iterable[tuple[str, str]]]:
+    """A function that travels by value: where the package is missing its module is missing too."""
+
+    def ask(_: Iterable[Any]) -> Iterable[tuple[str, str]]:
+        try:
+            import halocline.spark.task  # noqa: F401 (is it there?)
+            from halocline.version import __version__ as found
+        except ImportError as error:
+            return [("", str(error) or type(error).__name__)]
+        return [(found, "")]
+
+    return ask
 
 
 def running() -> SparkSession | None:

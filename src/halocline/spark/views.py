@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 
 from halocline.spark.owner import SparkOwner, check_owner
 from halocline.spark.pins import SessionPin
-from halocline.spark.scan import frame, quoted
-from halocline.spark.session import prepare
+from halocline.spark.scan import frame
+from halocline.spark.sessions import prepare
+from halocline.spark.types import quoted
 
 
 class Views:

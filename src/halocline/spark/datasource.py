@@ -29,7 +29,7 @@ _format = DataStreamReader.format
 
 def register(session: SparkSession) -> SparkSession:
     """Make the data source known to a session under its name."""
-    from halocline.spark.session import prepare
+    from halocline.spark.sessions import prepare
     from pyspark_halocline import DefaultSource
 
     prepare(session)

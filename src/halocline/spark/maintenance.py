@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from halocline.checkpoint.maintain import MaintenanceReport, OnNews, Stop
 from halocline.checkpoint.maintain import maintain as run_rounds
 from halocline.options import parse_duration
-from halocline.spark.compact import SparkRunner
 from halocline.spark.owner import check_here
-from halocline.spark.session import prepare
+from halocline.spark.runner import SparkRunner
+from halocline.spark.sessions import prepare
 
 
 def maintain(
