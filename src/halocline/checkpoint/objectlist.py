@@ -16,7 +16,7 @@ and sorted by that key; docs/formats/checkpoint.md keeps their place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,62 +31,42 @@ from halocline.objects import ObjectFile, ObjectStats
 from halocline.rows.tier import Tier
 
 VERSION: Final = b"1"
+_pack = msgspec.msgpack.Encoder().encode
+COLUMNS: Final[dict[str, tuple[Any, Callable[[ObjectEntry], Any]]]] = {
+    "object_id": (pa.int64(), lambda entry: entry.id),
+    "kind": (pa.string(), lambda entry: entry.kind),
+    "level": (pa.int32(), lambda entry: entry.level),
+    "moved": (pa.bool_(), lambda entry: entry.moved),
+    "truncated": (pa.bool_(), lambda entry: entry.truncated),
+    "created_at": (pa.int64(), lambda entry: entry.created_at),
+    "deleted_at": (pa.int64(), lambda entry: entry.deleted_at),
+    "location": (pa.string(), lambda entry: entry.key),
+    "commit_ts_min": (pa.int64(), lambda entry: entry.commit_ts_min),
+    "commit_ts_max": (pa.int64(), lambda entry: entry.commit_ts_max),
+    "pk_min": (pa.binary(), lambda entry: entry.stats.key_min),
+    "pk_max": (pa.binary(), lambda entry: entry.stats.key_max),
+    "rowid_min": (pa.int64(), lambda entry: entry.stats.rowid_min),
+    "rowid_max": (pa.int64(), lambda entry: entry.stats.rowid_max),
+    "rows": (pa.int64(), lambda entry: entry.stats.rows),
+    "size_bytes": (pa.int64(), lambda entry: entry.stats.size_bytes),
+    "has_tombstone": (pa.bool_(), lambda entry: False),  # that depends on others
+    "statistics": (pa.binary(), lambda entry: _pack(entry.stats.to_wire())),
+}
+"""Type of each column, and what it says of an object."""
 SCHEMA: Final = pa.schema(
-    [
-        pa.field("object_id", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("level", pa.int32(), nullable=False),
-        pa.field("moved", pa.bool_(), nullable=False),
-        pa.field("truncated", pa.bool_(), nullable=False),
-        pa.field("created_at", pa.int64(), nullable=False),
-        pa.field("deleted_at", pa.int64(), nullable=False),
-        pa.field("location", pa.string(), nullable=False),
-        pa.field("commit_ts_min", pa.int64(), nullable=False),
-        pa.field("commit_ts_max", pa.int64(), nullable=False),
-        pa.field("pk_min", pa.binary(), nullable=False),
-        pa.field("pk_max", pa.binary(), nullable=False),
-        pa.field("rowid_min", pa.int64(), nullable=False),
-        pa.field("rowid_max", pa.int64(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-        pa.field("has_tombstone", pa.bool_(), nullable=False),
-        pa.field("statistics", pa.binary(), nullable=False),
-    ]
+    [pa.field(name, type, nullable=False) for name, (type, _) in COLUMNS.items()]
 )
 PLAIN_ROWS: Final = 64
 """Lists of so few objects are not compressed: that would take most of the time of reading them."""
-_pack = msgspec.msgpack.Encoder().encode
 
 
 def encode_objects(table_id: int, tier: Tier) -> bytes:
     """The file that lists these objects, by id."""
     entries = sorted(tier.by_id.values(), key=lambda entry: entry.id)
-    hints = _have_tombstones(entries, tier.tombstones)
-    rows = [
-        {
-            "object_id": entry.id,
-            "kind": entry.kind,
-            "level": entry.level,
-            "moved": entry.moved,
-            "truncated": entry.truncated,
-            "created_at": entry.created_at,
-            "deleted_at": entry.deleted_at,
-            "location": entry.key,
-            "commit_ts_min": entry.commit_ts_min,
-            "commit_ts_max": entry.commit_ts_max,
-            "pk_min": entry.stats.key_min,
-            "pk_max": entry.stats.key_max,
-            "rowid_min": entry.stats.rowid_min,
-            "rowid_max": entry.stats.rowid_max,
-            "rows": entry.stats.rows,
-            "size_bytes": entry.stats.size_bytes,
-            "has_tombstone": hint,
-            "statistics": _pack(entry.stats.to_wire()),
-        }
-        for entry, hint in zip(entries, hints, strict=True)
-    ]
+    columns = {name: [value(entry) for entry in entries] for name, (_, value) in COLUMNS.items()}
+    columns["has_tombstone"] = _have_tombstones(entries, tier.tombstones)
     facts = {b"halocline.checkpoint": VERSION, b"halocline.table": str(table_id).encode()}
-    table = pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata(facts))
+    table = pa.table(columns, schema=SCHEMA.with_metadata(facts))
     sink = pa.BufferOutputStream()
     codec = "zstd" if len(entries) > PLAIN_ROWS else "none"
     pq.write_table(table, sink, compression=codec, use_dictionary=False, write_page_checksum=True)

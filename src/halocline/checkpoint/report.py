@@ -8,6 +8,13 @@ from typing import Any
 from halocline.show import report_html
 
 
+def _field(report: object, name: str) -> Any:
+    """A field of a report by its name: `report["floor"]`."""
+    if not hasattr(report, name):
+        raise KeyError(name)
+    return getattr(report, name)
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Something that GC left where it is, and why."""
@@ -49,13 +56,8 @@ class GcReport:
         return "\n".join([done, *(f"  kept: {one}" for one in self.kept)])
 
     __repr__ = __str__
+    __getitem__ = _field
     _repr_html_ = report_html
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +84,5 @@ class CheckpointReport:
         )
 
     __repr__ = __str__
+    __getitem__ = _field
     _repr_html_ = report_html
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None

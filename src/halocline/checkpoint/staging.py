@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from halocline.checkpoint.leases import SHARES
+from halocline.checkpoint.leases import lease_end_us
 from halocline.clock import Clock
 from halocline.store import Files
 
@@ -40,10 +40,7 @@ def hold_staged(root: str, clock: Clock, job: str, seconds: float) -> Path:
     assert "." not in job
     folder = Path(root, FOLDER)
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Tasks that take one at about the same time share it, as leases of snapshots are shared.
-    step = max(1, int(seconds * 1e6 / SHARES))
-    until_us = (clock.wall_us() + int(seconds * 1e6)) // step * step + step
-    (folder / f"{job}.{until_us}{LEASE}").touch(mode=0o600)
+    (folder / f"{job}.{lease_end_us(clock, seconds)}{LEASE}").touch(mode=0o600)
     return folder
 
 

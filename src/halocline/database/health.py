@@ -199,10 +199,9 @@ class _Look:
         tier = state.shape.tier
         stats = self.objects(state)
         ended = [entry for entry in tier.by_id.values() if entry.deleted_at != NEVER]
-        pages = l0.pages if l0.active is None else (*l0.pages, l0.active)
         return TableHealth(
             name=name,
-            l0_rows=sum(page.row_count for page in pages),
+            l0_rows=l0.row_count,
             l0_bytes=l0.size_bytes,
             l0_tombstones=len(state.deletes),
             levels=_levels(stats),
@@ -214,14 +213,13 @@ class _Look:
 
     def moving(self, name: str, l0: L0Stats) -> None:
         plan, policy = plan_move(l0, self.moves), self.moves
-        pages = l0.pages if l0.active is None else (*l0.pages, l0.active)
         if plan.reason is MoveReason.AGE:
-            oldest = max(page.age_s for page in pages)
+            oldest = max(page.age_s for page in l0.all_pages)
             why = f"its oldest row has been in L0 for {oldest:.0f} s, above {policy.age_s_max:.0f}"
             self.owe("move", name, why)
         elif plan.reason is MoveReason.ROWS:
-            rows = sum(page.row_count for page in pages)
-            self.owe("move", name, f"{rows:,} rows are in L0, {policy.rows_min:,} make an object")
+            why = f"{l0.row_count:,} rows are in L0, {policy.rows_min:,} make an object"
+            self.owe("move", name, why)
         elif plan.reason is MoveReason.BYTES:
             why = f"{size_of(l0.size_bytes)} are in L0, {size_of(policy.bytes_min)} make an object"
             self.owe("move", name, why)

@@ -130,6 +130,15 @@ class L0Stats:
     tombstones: TombstoneStats | None = None
 
     @property
+    def all_pages(self) -> tuple[PageStats, ...]:
+        """Frozen pages and the active one, by RowID."""
+        return self.pages if self.active is None else (*self.pages, self.active)
+
+    @property
+    def row_count(self) -> int:
+        return sum(page.row_count for page in self.all_pages)
+
+    @property
     def size_bytes(self) -> int:
         """Memory that moving and flushing everything would free."""
         parts = [*self.pages, self.active, self.tombstones]
@@ -232,7 +241,7 @@ def write_delay_s(used_bytes: int, budget_bytes: int, policy: MovePolicy) -> flo
 
 
 def _check(l0: L0Stats) -> None:
-    pages = l0.pages if l0.active is None else (*l0.pages, l0.active)
+    pages = l0.all_pages
     for page, following in pairwise(pages):
         assert page.rows.end <= following.rows.start, "pages come in RowID order, without overlap"
     assert all(page.row_count <= page.rows.end - page.rows.start for page in pages)

@@ -103,11 +103,10 @@ class Pressure:
         stats = measure(state, engine.times, self._clock.wall_us(), engine.last_ts)
         before = self._used.get(stats.table, 0)
         self.note(stats)
-        pages = stats.pages if stats.active is None else (*stats.pages, stats.active)
         ended = 0 if stats.tombstones is None else stats.tombstones.count
         if (
             stats.size_bytes >= policy.bytes_min
-            or sum(page.row_count for page in pages) >= policy.rows_min
+            or stats.row_count >= policy.rows_min
             or ended >= policy.tombstones_min
         ):
             wake()
