@@ -12,7 +12,8 @@ import pytest
 
 import halocline as hc
 from halocline.node.channel import Channel
-from halocline.node.link import Link
+from halocline.node.link import Link, Local
+from halocline.node.routes import NearRoute
 from halocline.node.wire import Ping
 from tests.roles import node_of, owner_of
 
@@ -103,13 +104,16 @@ def test_a_commit_that_cannot_be_asked_for_again_is_unknown(
     again.rollback()
 
 
+def _never() -> Local:
+    raise AssertionError("the owner is there")
+
+
 def test_waiting_for_a_long_answer_takes_no_places(owner: hc.Database, node: hc.Database) -> None:
     """A request may take hours; whether the owner is awake is asked every few seconds."""
     service, link = owner_of(owner).service, node_of(node).link
     assert service is not None
-    assert isinstance(link, Link)
     for _ in range(50):
-        link._check_awake(Ping())
+        NearRoute(owner.path, _never).check_awake(link, Ping())
     until = time.monotonic() + 30
     while len(service._desk) > 2:
         assert time.monotonic() < until, "connections pile up at the owner"

@@ -333,11 +333,11 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file number may be somebody else's while the other rows of its turn are logged."""
-    dismissed: list[int] = []
+    dismissed: list[Any] = []
     dismiss = RequestLoop._dismiss
 
     def note(desk: RequestLoop, seat: Any) -> None:
-        dismissed.append(id(seat))
+        dismissed.append(seat)
         dismiss(desk, seat)
 
     monkeypatch.setattr(RequestLoop, "_dismiss", note)

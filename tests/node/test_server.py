@@ -214,7 +214,7 @@ def test_only_tls_1_3_is_spoken(owner: hc.Database, server: Server) -> None:
 def test_one_side_that_speaks_tls_and_one_that_does_not(
     owner: hc.Database, certificate: Certificate, with_tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocline.node.server_link.FIND_S", 0.0)
+    monkeypatch.setattr("halocline.node.link.FIND_S", 0.0)
     server = owner.serve(tls=certificate if with_tls else None)
     with pytest.raises(hc.UnavailableError, match="does not answer"):
         connect(server, None if with_tls else certificate)
@@ -378,7 +378,7 @@ def test_a_pin_that_was_told_too_late_is_not_begun_with(
 def test_a_server_that_is_gone(
     server: Server, far: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocline.node.server_link.FIND_S", 0.2)
+    monkeypatch.setattr("halocline.node.link.FIND_S", 0.2)
     txn = far.begin()
     txn.insert("t", {"id": 50, "v": 0})
     server.stop()

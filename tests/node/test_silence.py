@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import halocline as hc
-from halocline.node import Server, server_link
+from halocline.node import Server, link, routes
 from tests.node.handles import port_of
 from tests.node.proxy import CALM, Proxy, Weather
 
@@ -33,12 +33,12 @@ def afar(
     uri = f"halocline://127.0.0.1:{proxy.address[1]}"
     with hc.connect(uri, server.token, tls_roots=certificate[0]) as db:
         db.begin().rollback()
-        monkeypatch.setattr(server_link, "CALL_S", 0.5)
-        monkeypatch.setattr(server_link, "WORK_S", 0.5)
-        monkeypatch.setattr(server_link, "FIND_S", 1.0)
+        monkeypatch.setattr(routes, "CALL_S", 0.5)
+        monkeypatch.setattr(routes, "WORK_S", 0.5)
+        monkeypatch.setattr(link, "FIND_S", 1.0)
         yield db
         proxy.weather = CALM
-        monkeypatch.setattr(server_link, "CALL_S", 20.0)
+        monkeypatch.setattr(routes, "CALL_S", 20.0)
 
 
 def _insert(db: hc.Database, key: int, token: str | None = None) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 import halocline as hc
-from halocline.node import link, server_link
+from halocline.node import link, routes
 from halocline.node.certificate import own_certificate
 from tests.concurrency.registers import Record, Recorder
 from tests.roles import node_of
@@ -67,31 +67,31 @@ class Board:
 
 def watch_near(path: str, proxy: str, folder: str, number: int) -> None:
     """A process of the owner's machine; what it says to an owner passes through the proxy."""
-    link.PATIENCE_S = 1  # type: ignore[misc]
-    find = link.read_endpoint  # type: ignore[attr-defined]
+    routes.PATIENCE_S = 1  # type: ignore[misc]
+    find = routes.read_endpoint  # type: ignore[attr-defined]
 
     def through_the_proxy(root: str) -> Any:
         endpoint = find(root)
         return endpoint and msgspec.structs.replace(endpoint, socket=proxy)
 
-    connect = link.Link._connect
+    connect = link.Link.connect
 
-    def as_without_it(self: link.Link, endpoint: Any) -> Any:
+    def as_without_it(self: link.Link) -> Any:
         try:
-            return connect(self, endpoint)
+            return connect(self)
         except hc.UsageError as error:
             # The proxy leads to the owner of this moment, which may be a newer one than we have
             # read of, and knows another token. Without it there would be nobody at the socket.
             raise ConnectionRefusedError(str(error)) from error
 
-    link.read_endpoint = through_the_proxy  # type: ignore[attr-defined]
-    link.Link._connect = as_without_it  # type: ignore[method-assign]
+    routes.read_endpoint = through_the_proxy  # type: ignore[attr-defined]
+    link.Link.connect = as_without_it  # type: ignore[method-assign]
     _watch(lambda: hc.open(path, options=TINY), folder, number)
 
 
 def watch_afar(port: int, roots: str, folder: str, number: int) -> None:
     """A process that is connected with TLS, through a proxy."""
-    server_link.CALL_S = 1.0  # type: ignore[misc]
+    routes.CALL_S = 1.0  # type: ignore[misc]
     tempfile.tempdir = folder  # it will be killed, and leave its cache
     uri = f"halocline://127.0.0.1:{port}"
     _watch(lambda: hc.connect(uri, TOKEN, tls_roots=roots, options=TINY), folder, number)

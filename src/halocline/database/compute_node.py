@@ -21,9 +21,9 @@ from halocline.database.health import Health
 from halocline.database.opening import reader_pins, spill_folder
 from halocline.database.role import Role, Setting
 from halocline.mover import Moved
-from halocline.node import Link, ServerLink
+from halocline.node import Link
 from halocline.node.lazy_begin import LazyTransaction, move_on
-from halocline.node.remote_committer import AnyLink, RemoteCommitter
+from halocline.node.remote_committer import RemoteCommitter
 from halocline.node.remote_files import RemoteObjects, RemotePin
 from halocline.node.replica import Replica
 from halocline.node.streams import Stream
@@ -47,14 +47,14 @@ class ComputeNode:
 
     name: Literal["node"] = "node"
 
-    def __init__(self, setting: Setting, link: AnyLink, role_now: Callable[[], Role]) -> None:
+    def __init__(self, setting: Setting, link: Link, role_now: Callable[[], Role]) -> None:
         """The link is ours from now on. `role_now` is the role of the database: that of the owner,
         once this process has taken over."""
         self._setting = setting
         self.link = link
         self._role_now = role_now
         self._spill = ""
-        if isinstance(link, Link):
+        if not link.far:
             own = f"{os.getpid()}-{setting.clock.random_bytes(4).hex()}"
             self._spill = str(Path(spill_folder(setting.files), own))
             setting.duck.spill_into(self._spill)
@@ -135,9 +135,9 @@ class ComputeNode:
         self._pins.abandon()
 
 
-def open_pins(setting: Setting, link: AnyLink | None) -> Pins:
+def open_pins(setting: Setting, link: Link | None) -> Pins:
     """Pins that the owner gets to know: through a file, or through a server."""
-    if isinstance(link, ServerLink):
+    if link is not None and link.far:
         link.pin = RemotePin(link.ask)
         return Pins(link.pin)
     return reader_pins(setting.files, setting.clock)

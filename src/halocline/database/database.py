@@ -50,7 +50,7 @@ from halocline.errors import (
 )
 from halocline.log.recover import read_log
 from halocline.mover import Moved
-from halocline.node import Link, Local, NobodyError, Server, ServerLink
+from halocline.node import FarRoute, Link, Local, LockHeldError, NearRoute, Server
 from halocline.node.faults import SchemaOf
 from halocline.node.remote_files import RemoteFiles, RemoteObjects
 from halocline.node.streams import Stream
@@ -121,7 +121,7 @@ def connect(
     if tls_roots is not None:
         with readable(tls_roots):
             roots = Path(tls_roots).read_text("ascii", "replace")
-    link = ServerLink(uri, token, SystemClock(), roots)
+    link = Link(FarRoute(uri, token, roots), SystemClock())
     files = RemoteFiles(link.ask)
     objects = RemoteObjects(link.ask)
     try:
@@ -155,7 +155,7 @@ class Database:
         options: Options | None = None,
         clock: Clock | None = None,
         objects: Objects | None = None,
-        link: ServerLink | None = None,
+        link: Link | None = None,
     ) -> None:
         """`link` leads to an owner on another machine."""
         if durability not in ("sync", "async"):
@@ -504,7 +504,7 @@ class Database:
 
     # Opening and closing.
 
-    def _enter(self, link: ServerLink | None) -> None:
+    def _enter(self, link: Link | None) -> None:
         """Take the role that is free."""
         setting = self._setting
         if link is not None:
@@ -516,16 +516,16 @@ class Database:
         else:
             try:
                 self._own()
-            except NobodyError as nobody:
-                if not (nobody.serves and isinstance(setting.files, LocalFiles)):
+            except LockHeldError as held:
+                if not (held.serves and isinstance(setting.files, LocalFiles)):
                     raise UnavailableError(
-                        f"{self.path} is open for writing in {nobody.holder}; "
+                        f"{self.path} is open for writing in {held.holder}; "
                         "close it there, or open it here with read_only=True"
                     ) from None
                 self._join(setting.files)
 
     def _own(self, predecessor: ComputeNode | None = None) -> Local:
-        """Become the one owner; NobodyError when another process is."""
+        """Become the one owner; LockHeldError when another process is."""
         owner = Owner(self._setting, retention_us=self._retention_us, predecessor=predecessor)
         self._retention_us = None
         self._role = owner
@@ -542,7 +542,8 @@ class Database:
             role = getattr(found, "_role", None)
             return found._own(role if isinstance(role, ComputeNode) else None)
 
-        link = Link(files.root, self._setting.clock, take_over, self._schema_of())
+        route = NearRoute(files.root, take_over)
+        link = Link(route, self._setting.clock, self._schema_of())
         link.open()
         if link.local is not None:
             return

@@ -30,7 +30,7 @@ from halocline.errors import (
 )
 from halocline.log import Log, Place, Recovery, recover
 from halocline.log.published import claim
-from halocline.node import NobodyError
+from halocline.node import LockHeldError
 from halocline.node.replica import tidy_all
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
@@ -127,7 +127,7 @@ def _root(path: str | os.PathLike[str]) -> Path:
 
 
 def lock_for_writing(files: Files, clock: Clock, *, serve: bool) -> Lock:
-    """The one writer's lock; NobodyError that names the holder and says whether it serves."""
+    """The one writer's lock; LockHeldError that names the holder and says whether it serves."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -140,7 +140,7 @@ def lock_for_writing(files: Files, clock: Clock, *, serve: bool) -> Lock:
         before = _folder_before(files)
         lock = files.lock("LOCK", json.dumps({**holder, "folder": folder}).encode())
     except LockedError as error:
-        raise NobodyError(*_describe(error.holder)) from None
+        raise LockHeldError(*_describe(error.holder)) from None
     # The inode alone: the number of a device may be another after the machine was started again.
     if folder is not None and before is not None and before[1] != folder[1]:
         _logger.warning(

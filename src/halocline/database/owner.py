@@ -42,7 +42,7 @@ class Predecessor(Protocol):
 
 
 class Owner:
-    """Holds the lock and the log. NobodyError when another process does."""
+    """Holds the lock and the log. LockHeldError when another process does."""
 
     name: Literal["owner"] = "owner"
 

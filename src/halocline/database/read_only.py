@@ -15,7 +15,7 @@ from halocline.database.health import Health, examine
 from halocline.database.opening import readable
 from halocline.database.role import Setting, pinned
 from halocline.errors import UnavailableError, UsageError
-from halocline.node import ServerLink
+from halocline.node import Link
 from halocline.node.streams import Stream
 from halocline.node.wire import Command, Subscribe
 from halocline.txn import Core, Transaction
@@ -26,7 +26,7 @@ class ReadOnly:
 
     name: Literal["reader"] = "reader"
 
-    def __init__(self, setting: Setting, link: ServerLink | None = None) -> None:
+    def __init__(self, setting: Setting, link: Link | None = None) -> None:
         """The link is ours from now on."""
         self._setting = setting
         self._gatherer = Gatherer()

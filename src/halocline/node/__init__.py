@@ -4,16 +4,17 @@ Start with wire.py (what is said), then workspace_wire.py (a workspace on its wa
 (what the owner does) and link.py (how the owner is found, and what happens when it is gone).
 """
 
-from halocline.node.link import Link, Local, NobodyError
+from halocline.node.link import Link, Local
+from halocline.node.routes import FarRoute, LockHeldError, NearRoute
 from halocline.node.server import Server
-from halocline.node.server_link import ServerLink
 from halocline.node.service import Service
 
 __all__ = [
+    "FarRoute",
     "Link",
     "Local",
-    "NobodyError",
+    "LockHeldError",
+    "NearRoute",
     "Server",
-    "ServerLink",
     "Service",
 ]

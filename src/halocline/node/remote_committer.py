@@ -21,7 +21,6 @@ from halocline.catalog import TableEntry, nodes
 from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
 from halocline.node.link import Link
-from halocline.node.server_link import ServerLink
 from halocline.node.workspace_wire import pack_objects, pack_reads
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
@@ -32,14 +31,11 @@ from halocline.txn.record import prepare
 from halocline.txn.row_commit import encode_row, row_node
 from halocline.txn.workspace import Single, Workspace
 
-AnyLink = Link | ServerLink
-"""Near or far: both are asked in the same way."""
-
 
 class RemoteCommitter:
     """Commits through the owner. Thread-safe, as the owner is."""
 
-    def __init__(self, engine: EngineState, link: AnyLink) -> None:
+    def __init__(self, engine: EngineState, link: Link) -> None:
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""
         self.link = link

@@ -6,7 +6,7 @@ What `Transaction` does for a row of this process, without one, and without the 
 one table share an entry of the log. What is not plain has the outcome None here, and is left to the
 general way (dispatch.py).
 
-The snapshot of an insert may be older than that of its transaction (ahead.py): it is what the
+The snapshot of an insert may be older than that of its transaction (lazy_begin.py): it is what the
 sender had folded when it looked for the key. From there on the owner has to look.
 """
 

@@ -16,7 +16,7 @@ Invariants
   stops before it looks who works. So a request is either refused, or waited for.
 - Who has not said the token is heard for HELLO_S, up to HELLO_BYTES_MAX; of those there are few.
 
-Not here: the client's side (server_link.py), what requests do (dispatch.py).
+Not here: the client's side (routes.py), what requests do (dispatch.py).
 """
 
 from __future__ import annotations

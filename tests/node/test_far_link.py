@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import halocline as hc
-from halocline.node import Server, ServerLink, server_link, wire
+from halocline.node import Link, Server, link, routes, wire
 from halocline.node import server as server_module
 from tests.node.handles import WAIT_S, dialing, greet, until
 from tests.node.handles import far as connect
@@ -36,9 +36,9 @@ def _insert(db: hc.Database, key: int, text: str = "") -> None:
         txn.insert("t", {"id": key, "text": text})
 
 
-def _link(db: hc.Database) -> ServerLink:
+def _link(db: hc.Database) -> Link:
     link = node_of(db).link
-    assert isinstance(link, ServerLink)
+    assert link.far
     return link
 
 
@@ -77,7 +77,7 @@ def test_many_threads_have_one_each(db: hc.Database, server: Server) -> None:
 def test_one_that_was_idle_is_not_used_again(
     db: hc.Database, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_link, "IDLE_S", 0.0)
+    monkeypatch.setattr(routes, "IDLE_S", 0.0)
     (old,) = _idle(db)
     _insert(db, 1)
     assert old not in _idle(db)
@@ -138,20 +138,20 @@ def test_after_ctrl_c_the_connection_is_given_up(db: hc.Database) -> None:
 
 
 def test_a_late_answer_is_not_waited_for(db: hc.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_link, "CALL_S", 0.1)
-    monkeypatch.setattr(server_link, "FIND_S", 0.0)
+    monkeypatch.setattr(routes, "CALL_S", 0.1)
+    monkeypatch.setattr(link, "FIND_S", 0.0)
     (old,) = _idle(db)
     with pytest.raises(hc.UnavailableError, match="no answer within"):
         _link(db).ask(wire.WaitVisible(LATE), int)
     assert old not in _idle(db)
-    monkeypatch.setattr(server_link, "CALL_S", 20.0)
+    monkeypatch.setattr(routes, "CALL_S", 20.0)
     _insert(db, 1)
 
 
 def test_a_commit_that_cannot_be_sent_has_not_happened(
     owner: hc.Database, server: Server, db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_link, "FIND_S", 0.2)
+    monkeypatch.setattr(link, "FIND_S", 0.2)
     txn, tokened = db.begin(), db.begin(token="once")
     for key, one in ((1, txn), (2, tokened)):
         one.insert("t", {"id": key, "text": ""})
@@ -216,7 +216,7 @@ with db.begin() as txn:
 def test_a_server_that_stops_finishes_commits_and_takes_no_others(
     owner: hc.Database, server: Server, db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_link, "FIND_S", 0.2)
+    monkeypatch.setattr(link, "FIND_S", 0.2)
     gate, inside = threading.Event(), threading.Event()
     commit = server._answers._methods[wire.Commit]
 
