@@ -14,7 +14,7 @@ import pytest
 
 import halocline
 from halocline import ConflictError, UnavailableError
-from halocline.node import link
+from halocline.node import routes
 from halocline.node.channel import Channel
 from tests.process.children import SMALL
 from tests.process.nursery import Child, Nursery
@@ -145,7 +145,7 @@ def test_bulk_work_that_is_open_when_the_owner_goes(owner: Child, path: Path) ->
 def test_a_paused_owner_keeps_the_database(
     owner: Child, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "PATIENCE_S", 1)
+    monkeypatch.setattr(routes, "PATIENCE_S", 1)
     with halocline.open(path, options=SMALL) as db:
         _insert(db, 1)
         os.kill(owner.pid, signal.SIGSTOP)
@@ -176,7 +176,7 @@ def test_a_paused_owner_keeps_the_database(
 def test_a_token_tells_what_a_paused_owner_has_done(
     owner: Child, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "PATIENCE_S", 1)
+    monkeypatch.setattr(routes, "PATIENCE_S", 1)
     with halocline.open(path, options=SMALL) as db:
         txn = db.begin(token="once")
         txn.insert("t", {"id": 1, "text": ""})
