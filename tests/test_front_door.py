@@ -39,6 +39,7 @@ FRONT_DOOR = {
     "__version__",
     "connect",
     "open",
+    "read",
 } | ERRORS
 
 
@@ -95,9 +96,14 @@ def test_a_schema_error_is_a_usage_error() -> None:
 
 def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.csv").write_text("id,status,amount\n1,new,2.50\n2,paid,7\n3,new,1\n")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    five, *tour = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(five.splitlines()) == 5
+    exec(five, names)
+    names["db"].close()
+    for block in tour:
         exec(block, names)
     assert (tmp_path / "bank").is_dir()
 

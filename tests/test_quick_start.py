@@ -72,7 +72,9 @@ def test_help_loads_no_engine() -> None:
     assert not loaded(HELP) & COMMANDS.keys()
 
 
-@pytest.mark.parametrize("name", ["Database", "Options", "Table", "Transaction", "connect", "open"])
+@pytest.mark.parametrize(
+    "name", ["Database", "Options", "Table", "Transaction", "connect", "open", "read"]
+)
 def test_each_lazy_name_is_there_when_it_is_the_first_that_is_asked_for(name: str) -> None:
     assert "halocline" in loaded(f"from halocline import {name}\nassert {name} is not None")
 

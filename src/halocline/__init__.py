@@ -47,10 +47,12 @@ __all__ = [
     "__version__",
     "connect",
     "open",
+    "read",
 ]
 
 if TYPE_CHECKING:
     from halocline.database.database import Database, connect, open
+    from halocline.database.read_files import read
     from halocline.database.table import Table
     from halocline.options import Options
     from halocline.txn.transaction import Transaction
@@ -62,6 +64,7 @@ else:
         "Transaction": "halocline.txn.transaction",
         "connect": "halocline.database.database",
         "open": "halocline.database.database",
+        "read": "halocline.database.read_files",
     }
 
     def __getattr__(name):

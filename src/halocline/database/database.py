@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
+import halocline.database.read_files  # noqa: F401 (from here on `hc.read` can be called)
 from halocline.catalog.names import check_name
 from halocline.checkpoint import CheckpointReport, GcReport, Snapshot
 from halocline.checkpoint.load import find_damage
@@ -275,7 +276,12 @@ class Database:
         layout: str = "clustered",
         if_not_exists: bool = False,
     ) -> Table:
-        """Create a table in a transaction of its own."""
+        """Create a table in a transaction of its own.
+
+        schema: a dict of types, a pa.Schema, or whose columns it shall have: a frame, or the path
+        of a Parquet, CSV or JSON file. Of these only the columns are taken, never a row: insert the
+        same frame or path afterwards.
+        """
         with self.begin() as txn:
             txn.create_table(name, schema, primary_key, layout=layout, if_not_exists=if_not_exists)
         return Table(self, name)

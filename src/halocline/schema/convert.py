@@ -1,7 +1,7 @@
 """Incoming data: anything that exports Arrow, made into a canonical table or refused.
 
-    pandas, Polars, DuckDB, pyarrow --read--> pa.Table --conform--> columns of the schema, in its
-                                    (validated)         order and types, chunk by chunk
+    pandas, Polars, DuckDB, pyarrow, files --read--> pa.Table --conform--> columns of the schema, in
+                                           (validated)         its order and types, chunk by chunk
 
 Columns are matched by name without regard to case, in any order. Every chunk is converted on its
 own, so input that is canonical already is handed on without a copy. When a chunk is refused, the
@@ -19,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -54,6 +55,27 @@ def refuse_spark(data: Any) -> None:
         )
 
 
+def opened(data: Any, table: Any = None, *, rows: bool = True) -> Any:
+    """The input itself, or what a path, a dataset or a lazy frame stands for.
+
+    `table`: the pa.Schema that a file without types is read by. Without `rows` a lazy frame is
+    asked for its columns only.
+    """
+    if isinstance(data, (str, os.PathLike)):
+        from halocline.schema.files import read as read_file
+
+        data = read_file(data)
+    if table is not None and hasattr(data, "typed_by"):
+        return data.typed_by(table)
+    if type(data).__module__ == "pyarrow._dataset":
+        return (data.scanner() if hasattr(data, "scanner") else data).to_reader()
+    if _comes_from("polars", data) and hasattr(data, "collect_batches"):
+        if rows:
+            return pa.RecordBatchReader.from_stream(data.collect_batches())
+        return data.clear().collect()
+    return data
+
+
 def exports_arrow(data: Any) -> bool:
     """Does it speak the Arrow C data interface (or is it pyarrow's own)?"""
     return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
@@ -69,6 +91,8 @@ def is_stream(data: Any) -> bool:
 def stream(data: Any) -> tuple[Any, Iterator[Any]]:
     """The pa.Schema and the batches of a stream; they are not validated yet."""
     name = type(data).__name__
+    if hasattr(data, "read_batches"):  # a file: its errors are ours already
+        return data.schema, data.read_batches()
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -135,6 +159,8 @@ def _read(data: Any) -> Any:
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
+    if hasattr(data, "read_batches"):
+        return pa.Table.from_batches(data.read_batches(), schema=data.schema)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data).read_all()
     if hasattr(data, "__arrow_c_array__"):

@@ -1,11 +1,11 @@
 """Definitions: what a caller writes when creating a table, and what the catalog keeps of it.
 
-    {"id": int, "amount": "decimal(12,2) not null"} | pa.Schema | any Arrow-exporting frame
+    {"id": int, "amount": "decimal(12,2) not null"} | pa.Schema | any frame | path of a file
         --read_definition--> [(name, canonical type, nullable), ...]
 
 A dict maps names to Python types, type names or Arrow types; its columns are nullable unless a
-type name says otherwise. A pa.Schema keeps its `nullable` flags. Of a frame only the schema is
-taken, never a row, and the index that pandas adds is dropped.
+type name says otherwise. A pa.Schema keeps its `nullable` flags. Of a frame or a file only the
+schema is taken, never a row, and the index that pandas adds is dropped.
 
 A key names columns that exist, none twice, and no floats, lists or structs: NaN has no place in an
 order, and nested values have none that all engines share. Names: see names.py.
@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
-from halocline.schema.convert import index_columns, refuse_spark
+from halocline.schema.convert import index_columns, opened, refuse_spark
 from halocline.schema.names import ColumnNames, check_names
 from halocline.schema.typenames import parse_type, type_text
 from halocline.schema.types import TIME, TIMESTAMP, canonical, kind
@@ -71,7 +71,7 @@ def read_definition(definition: Any) -> list[Defined]:
     if isinstance(definition, Mapping):
         items = list(definition.items())
         check_names([name for name, _ in items])
-        return [Defined(str(name), *_read_type(type, str(name))) for name, type in items]
+        return [Defined(str(name), *read_type(type, str(name))) for name, type in items]
     schema = _arrow_schema(definition)
     dropped = index_columns(schema)
     fields = [field for field in schema if field.name not in dropped]
@@ -85,7 +85,8 @@ def read_definition(definition: Any) -> list[Defined]:
 def _arrow_schema(definition: Any) -> Any:
     if isinstance(definition, pa.Schema):
         return definition
-    if isinstance(definition, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+    definition = opened(definition, rows=False)
+    if isinstance(getattr(definition, "schema", None), pa.Schema):
         return definition.schema
     try:
         if hasattr(definition, "__arrow_c_stream__"):
@@ -95,11 +96,13 @@ def _arrow_schema(definition: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaError(f"this definition cannot be read: {error}") from error
     raise SchemaError(
-        f"a definition is a dict of types, a pa.Schema or a frame, not {type(definition).__name__}"
+        "a definition is a dict of types, a pa.Schema, a frame or the path of a file, "
+        f"not {type(definition).__name__}"
     )
 
 
-def _read_type(given: Any, column: str) -> tuple[Any, bool]:
+def read_type(given: Any, column: str) -> tuple[Any, bool]:
+    """The canonical type that somebody wrote for a column, and whether it may be null."""
     if isinstance(given, str):
         return parse_type(given, column=column)
     if isinstance(given, pa.DataType):

@@ -229,6 +229,7 @@ class Schema:
         Columns that are not given are null, or left out with columns="given". Rows start at 0.
         """
         convert.refuse_spark(data)
+        data = self.opened(data)
         if convert.is_rows(data):
             return self._table_of_rows([data] if isinstance(data, Mapping) else data, columns)
         table = convert.read(data)
@@ -237,6 +238,10 @@ class Schema:
         result = convert.conform(table, self.columns, self.arrow, given, columns == "all")
         self._limit.check_table(result)
         return result
+
+    def opened(self, data: Any) -> Any:
+        """What a path, a dataset or a lazy frame stands for; other data as it is."""
+        return convert.opened(data, self.arrow)
 
     def to_arrow(self, rows: Sequence[Row]) -> Any:
         """Canonical rows as one RecordBatch."""

@@ -37,6 +37,7 @@ def insert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
     if is_rows(rows):
         return insert_rows(changes, _checked(schema.row, rows), snapshot)
     committer = core.writing
+    rows = schema.opened(rows)
     if convert.is_stream(rows):
         rows, chunks = bulk.read_ahead(committer, changes, rows)
         if chunks is not None:
@@ -67,7 +68,9 @@ def is_rows(rows: Any) -> bool:
 
 def count_rows(rows: Any) -> int:
     """How many rows an input has, when it is not going to be used."""
-    return 1 if isinstance(rows, Mapping) else len(rows) if hasattr(rows, "__len__") else 0
+    if isinstance(rows, (Mapping, str)):
+        return int(isinstance(rows, Mapping))
+    return len(rows) if hasattr(rows, "__len__") else 0
 
 
 def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
