@@ -60,7 +60,7 @@ def _load(db: Any, data: Any, key: str | None = "id") -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("make", [str, Path, hc.read, lambda p: hc.read(str(p))], ids=str)
+@pytest.mark.parametrize("make", [str, Path, hc.read, lambda p: hc.read(str(p))], ids=range(4))
 def test_a_csv_file_is_a_definition_and_rows(db: Any, orders: Path, make: Any) -> None:
     assert _load(db, make(orders)) == ROWS
 
