@@ -102,7 +102,7 @@ def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     five, *tour = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(five.splitlines()) == 5
     exec(five, names)
-    names["db"].close()
+    exec("db.close()", names)
     for block in tour:
         exec(block, names)
     assert (tmp_path / "bank").is_dir()

@@ -62,9 +62,9 @@ def opened(data: Any, table: Any = None, *, rows: bool = True) -> Any:
     asked for its columns only.
     """
     if isinstance(data, (str, os.PathLike)):
-        from halocline.schema.files import read as read_file
+        from halocline.schema import files
 
-        data = read_file(data)
+        data = files.read(data) if files.is_path(data) else data
     if table is not None and hasattr(data, "typed_by"):
         return data.typed_by(table)
     if type(data).__module__ == "pyarrow._dataset":

@@ -60,7 +60,7 @@ _DUCK: Final = {
 _PARSED: Final = frozenset(["int", "decimal", "date"])
 """Kinds that are read as text and parsed here: DuckDB rounds 1.7 to an integer without a word."""
 _GAINS: Final = frozenset([("timestamp", "timestamptz"), ("date", "timestamp")])
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, Any]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "temp_directory": "",
@@ -220,6 +220,13 @@ def _gains(found: Any, wanted: Any) -> bool:
     return "string" in (source, target) or target == "decimal" or (source, target) in _GAINS
 
 
+def is_path(given: str | os.PathLike[str]) -> bool:
+    """Does it name a file, or a file that could be there? Any other text is a mistake."""
+    if isinstance(given, os.PathLike):
+        return True
+    return _suffix(given) in _FORMATS or os.path.exists(given)
+
+
 def _paths(path: str) -> list[str]:
     """The files that a path means, in order."""
     if os.path.isfile(path):
@@ -235,14 +242,18 @@ def _paths(path: str) -> list[str]:
 
 
 def _format_of(path: str) -> str:
-    name = path.lower()
-    for packed in _PACKED:
-        name = name.removesuffix(packed)
-    suffix = name.rpartition(".")[2]
+    suffix = _suffix(path)
     if suffix not in _FORMATS:
         endings = ", ".join(f".{one}" for one in _FORMATS)
         raise UsageError(f"{path} does not end in {endings}: say format='parquet', 'csv' or 'json'")
     return _FORMATS[suffix]
+
+
+def _suffix(path: str) -> str:
+    name = path.lower()
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return name.rpartition(".")[2]
 
 
 def _duck_type(type: Any) -> str:

@@ -260,6 +260,14 @@ def test_a_file_whose_columns_the_table_lacks_is_refused(db: Any, orders: Path) 
         _insert(db, "t", orders)
 
 
+def test_a_text_that_names_no_file_is_the_mistake_it_was(db: Any) -> None:
+    db.create_table("t", {"id": int}, primary_key="id")
+    with pytest.raises(hc.SchemaError, match="cannot be read as a table"):
+        _insert(db, "t", "id")
+    with pytest.raises(hc.SchemaError, match="a definition is a dict"):
+        db.create_table("u", "id int")
+
+
 def test_a_known_token_reads_no_file(db: Any, orders: Path) -> None:
     db.create_table("t", orders, primary_key="id")
     for _ in range(2):
