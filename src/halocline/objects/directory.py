@@ -50,18 +50,11 @@ Pages = npt.NDArray[np.void]
 _END_BYTES: Final = 8
 
 
-class _Column(msgspec.Struct, array_like=True, frozen=True):
-    id: int
-    schema: bytes
-    elements: int
-    leaves: tuple[bytes, ...]
-
-
 class _Wire(msgspec.Struct, array_like=True, frozen=True):
     version: int
     block_rows: int
     group_rows: tuple[int, ...]
-    columns: tuple[_Column, ...]
+    columns: tuple[FileColumn, ...]
     pages: bytes
     dictionaries: bytes
     blooms: tuple[tuple[int, int], ...]
@@ -96,12 +89,7 @@ class Directory:
         self.leaves: dict[int, range] = {}
         at = 0
         for column in wire.columns:
-            self.columns[column.id] = FileColumn(
-                id=column.id,
-                schema=column.schema,
-                elements=column.elements,
-                leaves=column.leaves,
-            )
+            self.columns[column.id] = column
             self.leaves[column.id] = range(at, at + len(column.leaves))
             at += len(column.leaves)
 
@@ -151,7 +139,7 @@ def encode_directory(
         version=VERSION,
         block_rows=block_rows,
         group_rows=layout.group_rows,
-        columns=tuple(_Column(c.id, c.schema, c.elements, c.leaves) for c in layout.columns),
+        columns=layout.columns,
         pages=_digested(data, layout.pages),
         dictionaries=_digested(data, layout.dictionaries),
         blooms=layout.blooms,

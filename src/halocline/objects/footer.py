@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from halocline.objects.thrift import BINARY, I32, LIST, ThriftStruct, blob, fields, items, number
 from halocline.objects.thrift import read_struct as read
 
@@ -48,8 +50,7 @@ NO_PAGE: Final = ParquetPage(0, 0, 0)
 NO_BLOOM: Final = BloomColumn(0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileColumn:
+class FileColumn(msgspec.Struct, array_like=True, frozen=True):
     """One column at the top level: its id, its schema elements, and per leaf what is the same in
     the metadata of all its chunks (type, encodings, path and codec: fields 1 to 4)."""
 

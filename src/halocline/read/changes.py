@@ -32,8 +32,7 @@ import pyarrow.compute as pc
 from halocline.catalog import ObjectEntry
 from halocline.objects import ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, SUCCESSOR, tombstone_schema
-from halocline.read.alive import ended_mask
-from halocline.read.ended import ended_rowids
+from halocline.read.ended import ended_mask, ended_rowids
 from halocline.read.locate import Located, locate_rowids
 from halocline.rows.resident import resident
 from halocline.rows.state import Shape, TableState

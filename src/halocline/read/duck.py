@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.ctrlc import stoppable
-from halocline.read.quote import literal
-from halocline.read.source import Source
+from halocline.read.source import Source, literal
 from halocline.read.words import Loan, WordTables
 
 if TYPE_CHECKING:

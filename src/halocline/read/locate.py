@@ -1,7 +1,7 @@
 """Many keys at once: the version of each that is visible at S, in any tier. Vectorised; no lock.
 
     keys --> L0 --not answered--> objects that meet the batch (Finder.find_many)
-              |                      '--> stamps <= S, no tombstone (alive.py)
+              |                      '--> stamps <= S, no tombstone (ended.py)
               '-------> Located <----'
                         .rowids, .take(): rows in the order asked
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects import ObjectReader
 from halocline.objects.columns import ROWID
-from halocline.read.alive import ended_mask
+from halocline.read.ended import ended_mask
 from halocline.rows.members import is_among
 from halocline.rows.memtree import Run
 from halocline.rows.resident import resident, take

@@ -12,7 +12,7 @@ commits bring objects whose keys never were in memory. At most one version of a 
 timestamp, so the first that is found is the answer.
 
 Reading without a lock: memtree, deletion buffer, then the shape (rows/state.py). Whether a row of
-an object has ended is asked afterwards (alive.py says why that is right, too).
+an object has ended is asked afterwards (ended.py says why that is right, too).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.objects.finder import RowPosition
-from halocline.read.alive import is_ended
+from halocline.read.ended import is_ended
 from halocline.rows.state import TableState
 from halocline.schema.compiled import Row
 

@@ -24,9 +24,8 @@ from halocline.objects.columns import ROWID
 from halocline.read.duck import Duck, as_schema
 from halocline.read.predicate import compile_where, predicate_of
 from halocline.read.prune import Predicate
-from halocline.read.quote import quote
 from halocline.read.scan import count_known, count_rows, take_plan, unclean
-from halocline.read.source import Source, readable_by_others, source_of
+from halocline.read.source import Source, quote, readable_by_others, source_of
 from halocline.read.statement import check_params, parse_order, parse_query, parse_where
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState

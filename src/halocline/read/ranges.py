@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from halocline.catalog import ObjectEntry
 from halocline.objects import ObjectStats
 from halocline.objects.keybytes import key_bytes
-from halocline.read.alive import ended_mask
+from halocline.read.ended import ended_mask
 from halocline.read.locate import Keys, Located, key_columns, locate_in_memory
 from halocline.rows.resident import resident
 from halocline.rows.state import TableState

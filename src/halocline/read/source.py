@@ -37,7 +37,6 @@ from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.mask import JOIN, Mask, split_dirty
 from halocline.read.plan import NONE, ScanPlan
-from halocline.read.quote import literal, quote
 from halocline.read.scan import scan_objects
 from halocline.read.words import Loan, WordTable
 from halocline.schema.batches import Int64Array
@@ -168,3 +167,13 @@ def _verified(shelf: Shelf, entries: Sequence[ObjectEntry]) -> tuple[ObjectFile,
 def _file(entry: ObjectEntry) -> ObjectFile:
     assert entry.file is not None
     return entry.file
+
+
+def quote(identifier: str) -> str:
+    """Puts a name into generated SQL."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Puts a text into generated SQL."""
+    return "'" + text.replace("'", "''") + "'"

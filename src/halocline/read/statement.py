@@ -23,7 +23,7 @@ import sqlglot
 from sqlglot import exp
 
 from halocline.errors import SchemaError, UsageError
-from halocline.read.quote import quote
+from halocline.read.source import quote
 from halocline.schema.schema import Schema
 
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})

@@ -14,7 +14,7 @@ import numpy as np
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
-from halocline.read.alive import ended_mask
+from halocline.read.ended import ended_mask
 from halocline.read.locate import Keys
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState

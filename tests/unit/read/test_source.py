@@ -25,9 +25,8 @@ from halocline.read.duck import Duck, as_schema
 from halocline.read.mask import words_of as mask_words_of
 from halocline.read.plan import NONE
 from halocline.read.predicate import compile_where
-from halocline.read.quote import literal
 from halocline.read.scan import memory_table, take_plan
-from halocline.read.source import Source, source_of
+from halocline.read.source import Source, literal, source_of
 from halocline.rows.nodes import Append
 from halocline.rows.reshape import Reshape, new_entry
 from halocline.rows.state import TableState

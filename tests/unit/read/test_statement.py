@@ -6,7 +6,7 @@ import pytest
 
 from halocline.errors import SchemaError, UsageError
 from halocline.read.predicate import number_parameters
-from halocline.read.quote import quote
+from halocline.read.source import quote
 from halocline.read.statement import (
     check_params,
     parse_condition,
