@@ -131,13 +131,12 @@ def encode_system_payload(txn_id: int, nodes: Sequence[tuple[int, bytes]]) -> by
     return data
 
 
-def add_nodes(payload: bytearray, nodes: Sequence[tuple[int, bytes]]) -> None:
-    """Put further nodes behind those that a payload has."""
+def add_node(payload: bytearray, kind: int, body: bytes) -> None:
+    """Put a further node behind those that a payload has."""
     count_at = _META_BYTES + _unpack_meta(payload)[1]
-    COUNT.pack_into(payload, count_at, _unpack_count(payload, count_at)[0] + len(nodes))
-    for kind, body in nodes:
-        payload += _pack_node(kind, len(body))
-        payload += body
+    COUNT.pack_into(payload, count_at, _unpack_count(payload, count_at)[0] + 1)
+    payload += _pack_node(kind, len(body))
+    payload += body
 
 
 def decode_payload(

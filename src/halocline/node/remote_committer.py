@@ -49,12 +49,8 @@ class RemoteCommitter:
         """Send the workspace; returns commit_ts once it is durable and visible."""
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
         for changes in tables.values():
-            if changes.objects:
-                rewrite(self, changes)
-        found = [changes.reshape() for changes in tables.values()]
-        reshapes = [reshape for reshape in found if reshape is not None]
-        bulk_rows = self.engine.options.bulk_rows
-        prepared = prepare(0, 0, None, (), tables, bulk_rows, reshapes, beside=False)
+            rewrite(self, changes)
+        prepared = prepare(0, 0, tables, self.engine.options.bulk_rows, beside=False)
         ddl = txn.ddl if isinstance(txn.ddl, RemoteDdl) else None
         request = wire.Commit(
             snapshot=txn.snapshot,

@@ -134,7 +134,7 @@ class Session:
             entry = self._made.get(number, {}).get(table_id)
             if entry is None:
                 raise ConflictError("the catalog transaction does not know the table")
-            state = self._nascent[table_id] = core.new_state(entry)
+            state = self._nascent[table_id] = core.engine.new_table(entry)
         return state
 
     def settle(self, core: Core, ddl: int) -> None:

@@ -210,7 +210,7 @@ def _with_objects(
     state = states.find(reshape.table_id)
     changes = TableChanges(state)
     if reshape.truncate:
-        changes = TableChanges(core.new_state(state.entry))
+        changes = TableChanges(core.engine.new_table(state.entry))
         changes.home = state
         changes.truncated = True
     if reshape.created and notes is None:

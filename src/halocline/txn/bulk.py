@@ -14,7 +14,7 @@ Not here: updates and deletes (bulk_ends.py), files and RowIDs (writer.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ from halocline.options import MIB
 from halocline.rows.nodes import key_run
 from halocline.schema import convert
 from halocline.schema.batches import BoolArray, Int64Array
-from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys
+from halocline.txn.taken_keys import SortedKeys, in_objects, taken_keys, written
 from halocline.txn.workspace import Part, TableChanges
 from halocline.txn.writer import THREADS, Writer
 
@@ -41,20 +41,10 @@ SHOWN: Final = 10
 
 def insert(committer: Commits, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Insert a canonical table, together with the parts that were inserted before it."""
-    schema = changes.schema
-    again: list[Any] = []
     order: Int64Array | None = None
-    if schema.primary_key:
-        order, _, again = _checked(committer, changes, table, snapshot)
-    waiting = [part for part in changes.parts if part.is_insert]
-    if waiting:
-        kept = [part.table.take(pa.array(part.kept())) for part in waiting if part.table]
-        whole = pa.concat_tables([*kept, table])
-        _write(committer, changes, whole, order_of(changes, whole))
-        changes.parts = [part for part in changes.parts if not part.is_insert]
-    else:
-        _write(committer, changes, table, order)
-    _speak_for(changes, again)
+    if changes.schema.primary_key:
+        order, _ = _checked(committer, changes, table, snapshot)
+    _write_waiting(committer, changes, table, order)
     return int(table.num_rows)
 
 
@@ -71,15 +61,13 @@ def insert_stream(
 ) -> int:
     """Insert canonical tables one after the other, none of which need fit beside another."""
     schema = changes.schema
-    again: list[Any] = []
     total = 0
     with Writer(committer, changes) as writer:
         ranges: list[tuple[bytes, bytes]] = []
         for chunk in chunks:
             order: Int64Array | None = None
             if schema.primary_key:
-                order, mine, ended = _checked(committer, changes, chunk, snapshot)
-                again += ended
+                order, mine = _checked(committer, changes, chunk, snapshot)
                 if any(low <= mine.high_bytes and high >= mine.low_bytes for low, high in ranges):
                     writer.drain()
                     twice = in_objects(changes, mine, writer.entries)
@@ -91,7 +79,6 @@ def insert_stream(
             total += chunk.num_rows
         writer.drain()
     writer.parts.add(inserts=writer.entries)
-    _speak_for(changes, again)
     return total
 
 
@@ -138,7 +125,7 @@ def _conformed(changes: TableChanges, chunk: pa.Table, done: int) -> pa.Table:
         raise SchemaError(error.reason, column=error.column, row=row) from None
 
 
-def written(changes: TableChanges, table: pa.Table) -> BoolArray:
+def written_rows(changes: TableChanges, table: pa.Table) -> BoolArray:
     """Which rows of a table, whose keys all differ, have a key this transaction has written."""
     mask = np.zeros(table.num_rows, dtype=np.bool_)
     if not (changes.own or changes.parts or changes.objects) or not table.num_rows:
@@ -146,27 +133,19 @@ def written(changes: TableChanges, table: pa.Table) -> BoolArray:
     keys = table.select(list(changes.schema.primary_key))
     order = order_of(changes, keys)
     mine = SortedKeys(changes.schema, keys if order is None else keys.take(pa.array(order)))
-    hits = [mine.places_of(list(changes.own))]
-    hits += [mine.places_of(part.run.keys) for part in changes.parts if part.run is not None]
-    if changes.objects is not None:
-        hits.append(in_objects(changes, mine, changes.objects.data))
-    places = np.concatenate(hits)
+    places = written(changes, mine)
     mask[places if order is None else order[places]] = True
     return mask
 
 
 def spill(committer: Commits, changes: TableChanges) -> None:
     """Called before the commit: rows that were inserted one by one and have become many."""
-    rows = changes.live_rows()
-    waiting = [part for part in changes.parts if part.is_insert]
-    if len(rows) + sum(map(len, waiting)) <= committer.engine.options.object_rows_min or not rows:
+    if not changes.rows or not is_bulk(committer, changes, len(changes.rows)):
         return
-    kept = [part.table.take(pa.array(part.kept())) for part in waiting if part.table]
-    table = pa.concat_tables([changes.schema.to_table(rows), *kept])
-    _write(committer, changes, table, order_of(changes, table))
-    changes.parts = [part for part in changes.parts if not part.is_insert]
-    changes.rows, changes.dead = [], None
-    changes.own = {key: one for key, one in changes.own.items() if one[1] >= 0}
+    table = changes.schema.to_table(list(changes.rows.values()))
+    _write_waiting(committer, changes, table, order_of(changes, table))
+    changes.rows = {}
+    changes.own = {key: row_id for key, row_id in changes.own.items() if row_id > 0}
 
 
 def is_bulk(committer: Commits, changes: TableChanges, rows: int) -> bool:
@@ -184,10 +163,23 @@ def _write(
     writer.parts.add(inserts=writer.entries)
 
 
+def _write_waiting(
+    committer: Commits, changes: TableChanges, table: pa.Table, order: Int64Array | None
+) -> None:
+    """Write rows, together with the parts that were inserted before them."""
+    waiting = [part for part in changes.parts if part.is_insert]
+    if waiting:
+        kept = [part.table.take(pa.array(part.kept())) for part in waiting if part.table]
+        table = pa.concat_tables([*kept, table])
+        order = order_of(changes, table)
+    _write(committer, changes, table, order)
+    changes.parts = [part for part in changes.parts if not part.is_insert]
+
+
 def _checked(
     committer: Commits, changes: TableChanges, table: pa.Table, snapshot: int
-) -> tuple[Int64Array | None, SortedKeys, list[Any]]:
-    """Key order, the last object's worth of keys, and keys this transaction has ended before.
+) -> tuple[Int64Array | None, SortedKeys]:
+    """Key order, and the last object's worth of keys.
 
     DuplicateKeyError when a key stands twice in the table, or is taken. Keys are looked at an
     object's worth at a time.
@@ -197,7 +189,6 @@ def _checked(
     order = key_order(keys, schema)
     ordered = Ordered(keys, order)
     taken: list[Any] = []
-    again: list[Any] = []
     for start, stop in cuts(keys.num_rows, committer.engine.options.object_rows):
         part = ordered.take(max(start - 1, 0), stop)  # the last key before may be the first here
         twice = repeats(part, schema)
@@ -206,16 +197,9 @@ def _checked(
             raise DuplicateKeyError(changes.entry.name, shown[:SHOWN], inside=True)
         mine = SortedKeys(schema, part.slice(1) if start else part)
         taken += taken_keys(changes, mine, snapshot)
-        again += mine.keys_at(mine.places_of(list(changes.own)))
     if taken:
         raise DuplicateKeyError(changes.entry.name, taken, total=len(taken))
-    return order, mine, again
-
-
-def _speak_for(changes: TableChanges, again: Sequence[Any]) -> None:
-    """Keys that were ended and are inserted again: the object speaks for them now."""
-    for key in again:
-        changes.own.pop(key, None)
+    return order, mine
 
 
 def order_of(changes: TableChanges, table: pa.Table) -> Int64Array | None:

@@ -52,7 +52,7 @@ def update(
         hit = np.nonzero(places >= 0)[0]
         if len(hit):
             inserted[hit] = False
-            one.drop(places[hit].tolist())
+            one.ends.drop(places[hit].tolist())
             before = one.ends.rowids[places[hit]]
             order = np.argsort(before)
             part = rows.take(pa.array(hit[order]))
@@ -71,7 +71,7 @@ def delete(committer: Commits, changes: TableChanges, rows: pa.Table, targets: I
         hit = np.nonzero(places >= 0)[0]
         if len(hit):
             # Our successor is born dead, and what it was to succeed ends without one.
-            one.drop(places[hit].tolist())
+            one.ends.drop(places[hit].tolist())
             targets = np.concatenate([targets, one.ends.rowids[places[hit]]])
             rows = pa.concat_tables([rows, rows.take(pa.array(hit))])
     order = np.argsort(targets, kind="stable")
@@ -125,18 +125,16 @@ def _delete(committer: Commits, changes: TableChanges, rows: pa.Table, targets: 
 
 def rewrite(committer: Commits, changes: TableChanges) -> None:
     """Write tombstone objects again that hold tombstones which were dropped since."""
-    assert changes.objects is not None
     schema, reader = changes.schema, changes.home.shelf.reader
-    for one in [one for one in changes.objects.endings if one.stale]:
-        ends, kept = one.ends, one.ends.kept()
-        if len(kept):
-            names = list(schema.primary_key)
-            table = reader.read(file_of(one.entry), schema, columns=names, hidden=[ROWID])
-            after = None if ends.successors is None else ends.successors[kept]
-            with Writer(committer, changes, threads=0) as writer:
-                (again,) = writer.tombstones(table.take(pa.array(kept)), after, ends.changed)
-            one.replace(again)
-        one.stale = False
+    for one in () if changes.objects is None else changes.objects.endings:
+        if not one.stale or not len(one):  # one that ends nothing does not join the table
+            continue
+        ends, kept, names = one.ends, one.ends.kept(), list(schema.primary_key)
+        table = reader.read(file_of(one.entry), schema, columns=names, hidden=[ROWID])
+        after = None if ends.successors is None else ends.successors[kept]
+        with Writer(committer, changes, threads=0) as writer:
+            (again,) = writer.tombstones(table.take(pa.array(kept)), after, ends.changed)
+        one.replace(again)
 
 
 def _keys(changes: TableChanges, table: pa.Table, count: int) -> Sequence[Any]:

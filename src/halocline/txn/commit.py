@@ -98,7 +98,7 @@ class Committer:
                         prepared = self._prepare(txn_id, txn, tables)
                     ready = True
                 if ready and not known:
-                    prepared = add_late(prepared, tables)
+                    add_late(prepared, tables)
                     order, commit_ts = self.log_prepared(prepared, txn)
             if known:
                 return self._wait_known(known)
@@ -111,22 +111,9 @@ class Committer:
 
     def _prepare(self, txn_id: int, txn: Workspace, tables: dict[int, TableChanges]) -> Prepared:
         ddl = txn.own_ddl.nodes() if txn.own_ddl is not None else ()
-        reshapes = []
         for changes in tables.values():
-            if changes.objects:
-                rewrite(self, changes)
-            reshape = changes.reshape()
-            if reshape is not None:
-                reshapes.append(reshape)
-        return prepare(
-            txn_id,
-            self.log.epoch,
-            txn.token,
-            ddl,
-            tables,
-            self._bulk_rows,
-            reshapes,
-        )
+            rewrite(self, changes)
+        return prepare(txn_id, self.log.epoch, tables, self._bulk_rows, ddl=ddl, token=txn.token)
 
     def tidy(self, state: TableState) -> None:
         """Freeze and merge what a commit left behind. Called when its outcome is settled."""

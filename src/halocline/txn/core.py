@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from threading import Lock
 from weakref import WeakSet
 
-from halocline.catalog import Catalog, TableDdl, TableEntry
+from halocline.catalog import Catalog, TableDdl
 from halocline.clock import Clock
 from halocline.errors import (
     ConflictError,
@@ -27,7 +26,6 @@ from halocline.rows.state import TableState
 from halocline.rows.trim import newest_moved
 from halocline.txn.commit import Committer
 from halocline.txn.commits import Commits
-from halocline.txn.workspace import Workspace
 
 
 class Pin:
@@ -37,15 +35,16 @@ class Pin:
     negative: nothing is committed from it.
     """
 
-    __slots__ = ("_pins",)
+    __slots__ = ("_pins", "key")
 
     def __init__(self, pins: dict[int, int], snapshot: int) -> None:
         self._pins = pins
-        pins[-id(self)] = snapshot
+        self.key = -id(self)
+        pins[self.key] = snapshot
 
     def close(self) -> None:
         """Let the snapshot go. Closing again does nothing."""
-        self._pins.pop(-id(self), None)
+        self._pins.pop(self.key, None)
 
     def __del__(self) -> None:
         self.close()
@@ -57,7 +56,6 @@ class Core:
     __slots__ = (
         "__weakref__",
         "_kin",
-        "_pin_keys",
         "_states",
         "_trimming",
         "catalog",
@@ -106,7 +104,6 @@ class Core:
         self.trimmed: dict[int, int] = {}
         """By table: what changed up to here need not be in memory, because its rows have moved."""
         self._trimming = Lock()
-        self._pin_keys = count(-1, -1)  # below zero: they only read
         self._states: dict[str, TableState] = {}
         self.closed = ""
         """Why nothing works any more, once it does not."""
@@ -190,19 +187,14 @@ class Core:
 
         For all who read objects without a transaction: compaction, checks, statistics.
         """
-        pin = next(self._pin_keys)
+        ts = self.newest_ts()
+        pin = Pin(self.pins, ts)
         try:
-            while True:
-                ts = self.newest_ts()
-                self.pins[pin] = ts
-                if ts >= self.engine.floor:
-                    break
+            while ts < self.engine.floor:
+                ts = self.pins[pin.key] = self.newest_ts()
             yield ts
         finally:
-            self.pins.pop(pin, None)
-
-    def commit(self, work: Workspace) -> int:
-        return self.writing.commit(work)
+            pin.close()
 
     @property
     def writing(self) -> Commits:
@@ -241,9 +233,6 @@ class Core:
             self._states[name] = state
         return state
 
-    def state(self, table_id: int) -> TableState:
-        return self.engine.tables[table_id]
-
     def forget(self, table_ids: Iterable[int]) -> None:
         """Let go of tables that no snapshot can see any more."""
         gone = set(table_ids)
@@ -252,7 +241,3 @@ class Core:
         names = [name for name, state in self._states.copy().items() if state.table_id in gone]
         for name in names:
             self._states.pop(name, None)
-
-    def new_state(self, entry: TableEntry) -> TableState:
-        """State of a table that exists only in the transaction that creates it."""
-        return self.engine.new_table(entry)

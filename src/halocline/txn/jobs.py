@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from halocline.errors import HaloclineError, UnavailableError
 from halocline.rows.reshape import Reshape
 from halocline.rows.system import JobNode
-from halocline.txn.record import prepare
+from halocline.txn.record import begin_record
 
 if TYPE_CHECKING:
     from halocline.txn.commit import Committer
@@ -59,7 +59,7 @@ def commit_reshapes(
     A job that is not live any more comes too late as well.
     """
     engine, log = committer.engine, committer.log
-    prepared = prepare(next(committer.ids), log.epoch, None, (), {}, 0, reshapes)
+    prepared = begin_record(next(committer.ids), log.epoch, reshapes)
     with committer.lock:
         committer.check_running()
         jobs = [one.job_id for one in reshapes if one.job_id]

@@ -20,7 +20,7 @@ Not here: writing the files (bulk.py), the rest of the workspace (workspace.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,6 @@ from halocline.rows.reshape import Reshape
 from halocline.rows.resident import resident, take
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.rows.tier import Tier
 from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.compiled import Row
 from halocline.txn.ends import Ends
@@ -48,15 +47,13 @@ class Ending:
     What others have written is read when somebody asks for it, which often nobody does.
     """
 
-    __slots__ = ("_ends", "_read", "entry", "stale")
+    __slots__ = ("_ends", "_read", "entry")
 
     def __init__(
         self, entry: ObjectEntry, ends: Ends | None, read: Callable[[], Ends] | None = None
     ) -> None:
         self.entry = entry
         self._ends, self._read = ends, read
-        self.stale = False
-        """True while the file still holds a tombstone that was dropped."""
 
     @property
     def ends(self) -> Ends:
@@ -70,10 +67,10 @@ class Ending:
         """How many versions end here."""
         return self.entry.stats.rows if self._ends is None else len(self._ends)
 
-    def drop(self, places: Iterable[int]) -> None:
-        """These versions do not end here after all."""
-        self.ends.drop(places)
-        self.stale = True
+    @property
+    def stale(self) -> bool:
+        """Does the file hold a tombstone that was dropped?"""
+        return self._ends is not None and bool(self._ends.dropped)
 
     def replace(self, other: Ending) -> None:
         """The file was written again, without what was dropped."""
@@ -87,19 +84,18 @@ class Origin(NamedTuple):
     changed: frozenset[int]
 
 
+class Files(NamedTuple):
+    """The objects that will join the table."""
+
+    inserts: tuple[ObjectEntry, ...] = ()
+    successors: tuple[ObjectEntry, ...] = ()
+    endings: tuple[Ending, ...] = ()
+
+
 class ObjectParts:
     """Data and tombstone objects of one transaction in one table."""
 
-    __slots__ = (
-        "_tier",
-        "endings",
-        "handed_in",
-        "inserts",
-        "job",
-        "state",
-        "successors",
-        "writer",
-    )
+    __slots__ = ("files", "handed_in", "job", "state", "writer")
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -109,18 +105,30 @@ class ObjectParts:
         """The writer of that job."""
         self.handed_in: list[JobNode] = []
         """Jobs of others whose files have joined; they are over when the transaction is."""
-        self.inserts: list[ObjectEntry] = []
-        self.successors: list[ObjectEntry] = []
-        self.endings: list[Ending] = []
-        self._tier = Tier()
+        self.files = Files()
 
     def __bool__(self) -> bool:
         return bool(self.inserts or self.endings)
 
     @property
-    def data(self) -> list[ObjectEntry]:
+    def inserts(self) -> Sequence[ObjectEntry]:
+        """Data objects with rows that the table has not."""
+        return self.files.inserts
+
+    @property
+    def successors(self) -> Sequence[ObjectEntry]:
+        """Data objects with rows that take the place of others."""
+        return self.files.successors
+
+    @property
+    def endings(self) -> Sequence[Ending]:
+        """Tombstone objects."""
+        return self.files.endings
+
+    @property
+    def data(self) -> Sequence[ObjectEntry]:
         """Every data object."""
-        return [*self.inserts, *self.successors]
+        return self.files.inserts + self.files.successors
 
     @property
     def started(self) -> list[JobNode]:
@@ -144,20 +152,12 @@ class ObjectParts:
         endings: Sequence[Ending] = (),
     ) -> None:
         """Files that are written become part of the workspace."""
-        self.inserts += inserts
-        self.successors += successors
-        self.endings += endings
-        self._tier = Tier(self.data)
-
-    def reset(
-        self,
-        inserts: list[ObjectEntry],
-        successors: list[ObjectEntry],
-        endings: list[Ending],
-    ) -> None:
-        """Back to what it was before a call that failed; the job and its RowIDs stay ours."""
-        self.inserts, self.successors, self.endings = inserts, successors, endings
-        self._tier = Tier(self.data)
+        old, added = self.files, Files(tuple(inserts), tuple(successors), tuple(endings))
+        self.files = Files(
+            old.inserts + added.inserts,
+            old.successors + added.successors,
+            old.endings + added.endings,
+        )
 
     # Reading.
 
@@ -177,7 +177,8 @@ class ObjectParts:
         finder = self.state.finder
         assert finder is not None
         found = []
-        for entry in self._tier.holding(self.state.schema.key_bytes(key)):
+        key_bytes = self.state.schema.key_bytes(key)
+        for entry in meeting(self.data, key_bytes, key_bytes):
             hits = finder.find(file_of(entry), key)
             found += [(hit.rowid, hit.row) for hit in hits]
         return found

@@ -11,12 +11,12 @@ of one that it also created not even that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from halocline.log.record import NODE, add_nodes, encode_commit
+from halocline.log.record import NODE, add_node, encode_commit
 from halocline.rows.nodes import (
     FIRST_ROWID_AT,
     Append,
@@ -31,6 +31,7 @@ from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Part, TableChanges
 
+_ORDER: Final = (Delete, Update, Append)
 ROWID_IN_NODE: Final = NODE.size + FIRST_ROWID_AT
 """Offset of the first RowID, from where a node begins in the payload."""
 
@@ -39,71 +40,66 @@ class Prepared(NamedTuple):
     """A record that lacks only its timestamp and RowIDs."""
 
     payload: bytearray
-    nodes: Sequence[RowNode]
-    rowid_at: Sequence[int]
-    """Offset of each node's first RowID in the payload."""
-    rows: int
-    """RowIDs the record will take."""
-    reshapes: Sequence[Reshape] = ()
+    reshapes: Sequence[Reshape]
     """What becomes of objects."""
+    nodes: list[RowNode]
+    rowid_at: list[int]
+    """Offset of each node's first RowID in the payload."""
+
+    @property
+    def rows(self) -> int:
+        """RowIDs the record will take."""
+        return sum(node.count for node in self.nodes)
+
+    def add(self, nodes: Iterable[RowNode], schema: Schema) -> None:
+        """Put further nodes of a table behind those that it has."""
+        for node in nodes:
+            self.nodes.append(node)
+            self.rowid_at.append(len(self.payload) + ROWID_IN_NODE)
+            add_node(self.payload, *encode_node(node, schema))
+
+
+def begin_record(
+    txn_id: int,
+    epoch: int,
+    reshapes: Sequence[Reshape],
+    ddl: Sequence[tuple[int, bytes]] = (),
+    token: Token | None = None,
+) -> Prepared:
+    """A record with what it says of tables and objects, and of no row yet."""
+    encoded = [*ddl, *(node for reshape in reshapes for node in encode_reshape(reshape))]
+    return Prepared(encode_commit(txn_id, epoch, encoded, token=token), reshapes, [], [])
 
 
 def prepare(
     txn_id: int,
     epoch: int,
-    token: Token | None,
-    ddl: Sequence[tuple[int, bytes]],
     tables: Mapping[int, TableChanges],
     bulk_rows: int,
-    reshapes: Sequence[Reshape] = (),
     *,
+    ddl: Sequence[tuple[int, bytes]] = (),
+    token: Token | None = None,
     beside: bool = True,
 ) -> Prepared:
     """Encode everything that can be known before the commit lock.
 
     Without `beside`, what the owner finds out for itself is left out: a workspace on its way there.
     """
-    nodes: list[RowNode] = []
-    encoded = [*ddl, *(node for reshape in reshapes for node in encode_reshape(reshape))]
-    fixed = len(encoded)
-    rows = 0
+    found = [changes.reshape() for changes in tables.values()]
+    reshapes = [reshape for reshape in found if reshape is not None]
+    prepared = begin_record(txn_id, epoch, reshapes, ddl, token)
     for changes in tables.values():
-        for node in nodes_of(changes, bulk_rows):
-            nodes.append(node)
-            encoded.append(encode_node(node, changes.schema))
-            rows += node.count
+        prepared.add(nodes_of(changes, bulk_rows), changes.schema)
     for changes in tables.values() if beside else ():
-        for node in _nodes_beside_objects(changes):
-            nodes.append(node)
-            encoded.append(encode_node(node, changes.schema))
-            rows += node.count
-    payload = encode_commit(txn_id, epoch, encoded, token=token)
-    at = len(payload)
-    rowid_at = []
-    for _, buffer in reversed(encoded[fixed:]):
-        at -= NODE.size + len(buffer)
-        rowid_at.append(at + ROWID_IN_NODE)
-    return Prepared(payload, nodes, rowid_at[::-1], rows, reshapes)
-
-
-def add_late(prepared: Prepared, tables: Mapping[int, TableChanges]) -> Prepared:
-    """What the last round of a blind job found, behind all else. Caller holds the commit lock."""
-    for changes in tables.values():
-        late = changes.blind.late_nodes(prepared.nodes) if changes.blind is not None else []
-        if late:
-            prepared = _extended(prepared, late, changes.schema)
+        prepared.add(_nodes_beside_objects(changes), changes.schema)
     return prepared
 
 
-def _extended(prepared: Prepared, late: Sequence[RowNode], schema: Schema) -> Prepared:
-    encoded = [encode_node(node, schema) for node in late]
-    at, rowid_at = len(prepared.payload), list(prepared.rowid_at)
-    for _, buffer in encoded:
-        rowid_at.append(at + ROWID_IN_NODE)
-        at += NODE.size + len(buffer)
-    add_nodes(prepared.payload, encoded)
-    rows = prepared.rows + sum(node.count for node in late)
-    return prepared._replace(nodes=[*prepared.nodes, *late], rowid_at=rowid_at, rows=rows)
+def add_late(prepared: Prepared, tables: Mapping[int, TableChanges]) -> None:
+    """What the last round of a blind job found, behind all else. Caller holds the commit lock."""
+    for changes in tables.values():
+        if changes.blind is not None:
+            prepared.add(changes.blind.late_nodes(prepared.nodes), changes.schema)
 
 
 def _nodes_beside_objects(changes: TableChanges) -> list[RowNode]:
@@ -116,55 +112,48 @@ def _nodes_beside_objects(changes: TableChanges) -> list[RowNode]:
 
 def nodes_of(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
     """The nodes of one table: deletes, updates, inserts."""
-    return [
-        *_deletes(changes, bulk_rows),
-        *_updates(changes, bulk_rows),
-        *_inserts(changes, bulk_rows),
-    ]
+    nodes = [*_deletes(changes, bulk_rows), *_updates(changes, bulk_rows)]
+    nodes += _inserts(changes, bulk_rows)
+    parts = (part for part in changes.parts if len(part))
+    nodes += [_part_node(changes.entry.id, part, changes.schema) for part in parts]
+    return sorted(nodes, key=lambda node: _ORDER.index(type(node)))
 
 
-def _inserts(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
-    table_id, schema = changes.entry.id, changes.schema
-    nodes: list[RowNode] = []
-    rows = changes.live_rows()
+def _inserts(changes: TableChanges, bulk_rows: int) -> Iterator[RowNode]:
+    rows = list(changes.rows.values())
     if len(rows) > bulk_rows:
-        table = schema.to_table(rows)
-        nodes.append(Append(table_id, table=table, run=key_run(table, schema)))
+        table = changes.schema.to_table(rows)
+        yield Append(changes.entry.id, table=table, run=key_run(table, changes.schema))
     elif rows:
-        nodes.append(Append(table_id, rows))
-    return nodes + _parts(changes, lambda part: part.is_insert)
+        yield Append(changes.entry.id, rows)
 
 
-def _deletes(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
-    nodes: list[RowNode] = []
-    targets = list(changes.deletes)
-    if len(targets) > bulk_rows:
-        targets.sort()
-        keys = [changes.deletes[rowid] for rowid in targets]
-        nodes.append(Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys))
-    elif targets:
-        nodes.append(Delete(changes.entry.id, targets, list(changes.deletes.values())))
+def _deletes(changes: TableChanges, bulk_rows: int) -> Iterator[RowNode]:
+    found = changes.deletes
+    if len(found) > bulk_rows:
+        targets = sorted(found)
+        keys = [found[rowid] for rowid in targets]
+        yield Delete(changes.entry.id, np.array(targets, dtype=np.int64), keys)
+    elif found:
+        yield Delete(changes.entry.id, list(found), list(found.values()))
     if changes.sweep is not None and len(changes.sweep.ends):
         swept = changes.sweep.ends
         rowids = swept.rowids.tolist() if len(swept) <= bulk_rows else swept.rowids
-        nodes.append(Delete(changes.entry.id, rowids, swept.keys))
-    return nodes + _parts(changes, lambda part: part.table is None)
+        yield Delete(changes.entry.id, rowids, swept.keys)
 
 
-def _updates(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
+def _updates(changes: TableChanges, bulk_rows: int) -> Iterator[RowNode]:
     """One node per set of changed columns: nearly always one."""
     groups: dict[frozenset[int], list[int]] = {}
     for rowid, intent in changes.updates.items():
         groups.setdefault(frozenset(intent.changed), []).append(rowid)
-    nodes: list[RowNode] = []
     for changed, targets in groups.items():
         ids = changes.schema.ids_of(changed)
         if len(targets) > bulk_rows:
-            nodes.append(_update_run(changes, targets, ids))
+            yield _update_run(changes, targets, ids)
         else:
             rows = [changes.updates[rowid].row for rowid in targets]
-            nodes.append(Update(changes.entry.id, targets, ids, rows))
-    return nodes + _parts(changes, lambda part: part.table is not None and not part.is_insert)
+            yield Update(changes.entry.id, targets, ids, rows)
 
 
 def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...]) -> Update:
@@ -180,14 +169,6 @@ def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...])
         keys=[intent.key for intent in intents],
         run=key_run(table, schema),
     )
-
-
-def _parts(changes: TableChanges, wanted: Callable[[Part], bool]) -> list[RowNode]:
-    return [
-        _part_node(changes.entry.id, part, changes.schema)
-        for part in changes.parts
-        if len(part) and wanted(part)
-    ]
 
 
 def _part_node(table_id: int, part: Part, schema: Schema) -> RowNode:

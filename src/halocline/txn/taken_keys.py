@@ -71,15 +71,16 @@ class SortedKeys:
 
 def taken_keys(changes: TableChanges, keys: SortedKeys, snapshot: int) -> list[Any]:
     """Those of the keys that the transaction sees a row of."""
-    hits = [
-        _in_table(changes, keys, snapshot),
-        keys.places_of([key for key, (row, _) in changes.own.items() if row is not None]),
-        *_in_parts(changes, keys),
-    ]
+    places = distinct(np.concatenate([_in_table(changes, keys, snapshot), written(changes, keys)]))
+    return keys.keys_at(places) if len(places) else []
+
+
+def written(changes: TableChanges, keys: SortedKeys) -> Int64Array:
+    """Places of keys whose row the transaction has written itself."""
+    hits = [keys.places_of(list(changes.own)), *_in_parts(changes, keys)]
     if changes.objects is not None:
         hits.append(in_objects(changes, keys, changes.objects.data))
-    places = distinct(np.concatenate(hits))
-    return keys.keys_at(places) if len(places) else []
+    return np.concatenate(hits)
 
 
 def in_objects(

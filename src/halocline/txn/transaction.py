@@ -218,7 +218,7 @@ class Transaction:
             return
         self._give_up([changes])
         work = self.workspace
-        fresh = TableChanges(self._core.new_state(changes.entry))
+        fresh = TableChanges(self._core.engine.new_table(changes.entry))
         fresh.home = changes.home
         fresh.truncated = changes.entry.id not in work.created
         work.changes[changes.entry.id] = fresh
@@ -328,7 +328,7 @@ class Transaction:
         if if_not_exists and ddl.table(name) is not None:
             return
         entry = ddl.create_table(name, definition, layout=layout, options={})
-        self.workspace.create(self._core.new_state(entry))
+        self.workspace.create(self._core.engine.new_table(entry))
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
@@ -396,7 +396,7 @@ class Transaction:
             work = self.workspace
             work.snapshot, work.waits = self.snapshot, self.waits
             self._spill(work)
-            self.commit_ts = self._core.commit(work)
+            self.commit_ts = self._core.writing.commit(work)
         except BaseException:
             self._end("failed at commit")
             raise
@@ -557,7 +557,7 @@ class Transaction:
             raise NotFoundError("table", name, hint=self._hint(name))
         own = self._own
         created = own.created.get(entry.id) if isinstance(own, Workspace) else None
-        return created or self._core.state(entry.id)
+        return created or self._core.engine.tables[entry.id]
 
     def _entry(self, name: str) -> TableEntry | None:
         own = self._own

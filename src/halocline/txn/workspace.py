@@ -2,8 +2,7 @@
 
 A Workspace is all that the commit looks at; each of its tables is a TableChanges:
 
-    rows      tuples that were inserted, in order
-    dead      positions in `rows` that were deleted again
+    rows      rows that were inserted one by one, in order, by their ids
     updates   committed RowID -> the row that shall succeed it and the columns that changed
     deletes   committed RowID -> its key
     parts     bulk changes in memory: rows that come, versions that end (ends.py), or both
@@ -11,15 +10,18 @@ A Workspace is all that the commit looks at; each of its tables is a TableChange
 
 A key is looked up in `own` (single rows), then in the parts from the newest on, then in own
 objects, and only then in the table. A version that was found in an object or in the table counts
-unless the transaction ends it: a key that it inserted again has no trace of that in `own`.
-Updating an inserted row is delete + insert; so is updating a key column. The commit record follows
-from all this: per table what ends, what is updated, what is inserted (record.py).
+unless the transaction ends it. Updating an inserted row is delete + insert; so is updating a key
+column. The commit record follows from all this: per table what ends, what is updated, what is
+inserted (record.py).
 
 Invariants
+- An inserted row in memory has an id below zero, given in the order of inserting, those of a part
+  side by side. Every other row that the transaction sees has its RowID, or that of the version
+  which it is to succeed.
 - A committed RowID is in at most one of `updates`, `deletes` and the live offsets of one part.
 - After `truncate` the transaction reads an empty table, `state`; `home` is the one it will change.
-- `own[key]` is (row, id) as this transaction sees the key: a positive id is the committed RowID
-  that is being updated, a negative one is -1 minus the place in `rows`; row None: the key ended.
+- `own` has the id of every key whose row is in `rows` or `updates`, and no other, until the commit
+  looks for conflicts.
 
 Not here: reading the table under these changes (read/view.py), how a change enters (write.py),
 conflicts (conflict.py), bytes (record.py).
@@ -27,7 +29,7 @@ conflicts (conflict.py), bytes (record.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -47,11 +49,9 @@ from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
 from halocline.txn.ends import Ends, kept_places
-from halocline.txn.objectparts import ObjectParts
+from halocline.txn.objectparts import Files, ObjectParts
 from halocline.txn.reads import Reads
 
-_PART = 1 << 32
-"""Ids of rows in the n-th part start below -(n + 1) * 2**32."""
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
 row, the committed RowID that is updated (0 for an insert), the positions that changed. A plain
@@ -81,7 +81,7 @@ class Part:
     """A bulk change in memory: rows that come (Arrow, with their keys sorted), versions that end,
     or both, and then the i-th row follows the i-th version."""
 
-    __slots__ = ("dropped", "ends", "run", "table")
+    __slots__ = ("dropped", "ends", "first_id", "run", "table")
 
     def __init__(
         self, *, table: pa.Table | None = None, run: Run | None = None, ends: Ends | None = None
@@ -92,10 +92,18 @@ class Part:
         self.ends = ends
         self.dropped = BitMap() if ends is None else ends.dropped
         """Places that were taken back."""
+        self.first_id = 0
+        """The id of the first row that is inserted; those of the others follow, downwards."""
 
     @property
     def is_insert(self) -> bool:
         return self.ends is None
+
+    def ids(self, offsets: Int64Array | list[int]) -> Int64Array:
+        """The ids of these rows."""
+        if self.ends is not None:
+            return self.ends.rowids[offsets]
+        return self.first_id - np.asarray(offsets, dtype=np.int64)
 
     def find(self, key: Any) -> int:
         """Offset of the key's live row in this part, -1 when it has none."""
@@ -106,10 +114,6 @@ class Part:
                 return offset
         return -1
 
-    def drop(self, places: Iterable[int]) -> None:
-        """Take these back."""
-        self.dropped.update(places)
-
     def row(self, schema: Schema, offset: int) -> Row:
         assert self.table is not None
         (row,) = schema.from_table(self.table.slice(offset, 1))
@@ -117,12 +121,14 @@ class Part:
 
     def kept(self) -> Int64Array:
         """Offsets that were not taken back."""
-        return kept_places(self._count(), self.dropped)
+        return kept_places(self.count, self.dropped)
 
     def __len__(self) -> int:
-        return self._count() - len(self.dropped)
+        return self.count - len(self.dropped)
 
-    def _count(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many rows it has, with those that were taken back."""
         if self.ends is not None:
             return len(self.ends.rowids)
         assert self.table is not None
@@ -133,8 +139,8 @@ class TableChanges:
     """What one transaction does to one table."""
 
     __slots__ = (
+        "_next_id",
         "blind",
-        "dead",
         "deletes",
         "entry",
         "home",
@@ -154,9 +160,8 @@ class TableChanges:
         self.home = state
         self.entry = state.entry
         self.schema = state.schema
-        self.rows: list[Row] = []
-        self.dead: BitMap | None = None
-        self.own: dict[Any, tuple[Row | None, int]] = {}
+        self.rows: dict[int, Row] = {}
+        self.own: dict[Any, int] = {}
         self.updates: dict[int, Intent] = {}
         self.deletes: dict[int, Any] = {}
         self.parts: list[Part] = []
@@ -165,11 +170,10 @@ class TableChanges:
         """Set by jobs that decide at their commit what becomes of their keys."""
         self.truncated = False
         self.sweep: Sweep | None = None
+        self._next_id = -1
 
     def __bool__(self) -> bool:
-        if self.updates or self.truncated or self.blind:
-            return True
-        if len(self.rows) > (0 if self.dead is None else len(self.dead)):
+        if self.rows or self.updates or self.truncated or self.blind:
             return True
         if self.objects:
             return not self._cancels_out(self.objects)
@@ -187,23 +191,19 @@ class TableChanges:
 
     def insert(self, key: Any, row: Row) -> None:
         """A new row; `key` is None in a table without a primary key."""
-        rows = self.rows
-        rows.append(row)
+        row_id = self._next_id
+        self._next_id = row_id - 1
+        self.rows[row_id] = row
         if key is not None:
-            self.own[key] = (row, -len(rows))
+            self.own[key] = row_id
 
-    def replace_local(self, place: int, key: Any, row: Row) -> None:
-        """Update of an inserted row: delete + insert."""
-        self.remove_local(place, key)
-        self.insert(key, row)
-
-    def remove_local(self, place: int, key: Any) -> None:
-        """Delete of an inserted row: a bit in the bitmap."""
-        if self.dead is None:
-            self.dead = BitMap()
-        self.dead.add(place)
-        if key is not None:
-            self.own[key] = (None, 0)
+    def take_back(self, row_id: int, key: Any) -> None:
+        """Delete of an inserted row in memory."""
+        if self.rows.pop(row_id, None) is not None:
+            self.own.pop(key, None)
+            return
+        (part,) = [p for p in self.parts if p.is_insert and 0 <= p.first_id - row_id < p.count]
+        part.dropped.add(part.first_id - row_id)
 
     def update(self, rowid: int, key: Any, row: Row, changed: set[int]) -> None:
         """A committed row gets a successor; a second update of it joins the first."""
@@ -214,26 +214,24 @@ class TableChanges:
             intent.row = row
             intent.changed |= changed
         if key is not None:
-            self.own[key] = (row, rowid)
+            self.own[key] = rowid
 
     def delete(self, rowid: int, key: Any) -> None:
         """A committed row ends, whether or not this transaction had updated it."""
-        self.updates.pop(rowid, None)
+        if self.updates.pop(rowid, None) is not None:
+            self.own.pop(key, None)
         self.deletes[rowid] = key
-        if key is not None:
-            self.own[key] = (None, 0)
 
     def add_part(self, part: Part) -> None:
-        """A bulk change. Keys it covers must not be in `own` any more."""
+        """A bulk change. The keys it covers are not in `own`."""
+        part.first_id = self._next_id
+        self._next_id -= part.count
         self.parts.append(part)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """Bulk work that fails half-way, for want of room on the disk, leaves nothing behind."""
-        objects, parts = self.objects, list(self.parts)
-        inserts = [] if objects is None else list(objects.inserts)
-        successors = [] if objects is None else list(objects.successors)
-        endings = [] if objects is None else list(objects.endings)
+        parts, files = list(self.parts), None if self.objects is None else self.objects.files
         bitmaps = [*(part.dropped for part in parts), *(ends.dropped for ends in self.all_ends())]
         dropped = [(bits, bits.copy()) for bits in bitmaps]
         try:
@@ -243,8 +241,8 @@ class TableChanges:
             for bits, before in dropped:
                 bits.clear()
                 bits.update(before)
-            if self.objects is not None:
-                self.objects.reset(inserts, successors, endings)
+            if self.objects is not None:  # its job and RowIDs stay ours
+                self.objects.files = files or Files()
             raise
 
     def reshape(self) -> Reshape | None:
@@ -266,26 +264,16 @@ class TableChanges:
         to end many versions at once, which `ends` knows by their RowIDs."""
         own = self.own.get(key)
         if own is not None:
-            return own
-        for place in range(len(self.parts) - 1, -1, -1):
-            part = self.parts[place]
+            return (self.rows[own] if own < 0 else self.updates[own].row), own
+        for part in reversed(self.parts):
             offset = part.find(key)
             if offset >= 0:
-                ends = part.ends
-                row_id = _part_id(place, offset) if ends is None else int(ends.rowids[offset])
-                return part.row(self.schema, offset), row_id
+                return part.row(self.schema, offset), int(part.ids([offset])[0])
         if self.objects is not None:
             for rowid, row in self.objects.find(key):
                 if not self.ends(rowid):
                     return row, rowid
         return None
-
-    def part_of(self, row_id: int) -> tuple[Part, int] | None:
-        """The part and the offset that a negative id stands for; None when it is no row of one."""
-        if row_id > -_PART:
-            return None
-        place, offset = divmod(-row_id, _PART)
-        return self.parts[place - 1], offset
 
     def data(self) -> Sequence[ObjectEntry]:
         """Objects with rows that were written."""
@@ -299,16 +287,13 @@ class TableChanges:
             rows = [intent.row for intent in self.updates.values()]
             found.append((schema.to_table(rows), np.array(list(self.updates), dtype=np.int64)))
         if self.rows:
-            dead = self.dead
-            places = [i for i in range(len(self.rows)) if dead is None or i not in dead]
-            table = schema.to_table([self.rows[i] for i in places])
-            found.append((table, -1 - np.array(places, dtype=np.int64)))
-        for place, part in enumerate(self.parts):
+            table = schema.to_table(list(self.rows.values()))
+            found.append((table, np.array(list(self.rows), dtype=np.int64)))
+        for part in self.parts:
             if part.table is not None and len(part):
                 kept = part.kept()
                 table = part.table if not part.dropped else part.table.take(kept)
-                ids = _part_id(place, 0) - kept if part.ends is None else part.ends.rowids[kept]
-                found.append((table, ids))
+                found.append((table, part.ids(kept)))
         return found
 
     def between(
@@ -348,26 +333,15 @@ class TableChanges:
 
     def leave(self, rowid: int) -> frozenset[int]:
         """Take a version out of the bulk change that ends it; returns what that one has changed."""
-        for part in self.parts:
-            if part.ends is not None and (place := part.ends.find(rowid)) >= 0:
-                part.drop([place])
-                return part.ends.changed
-        for one in () if self.objects is None else self.objects.endings:
-            if (place := one.ends.find(rowid)) >= 0:
-                one.drop([place])
-                return one.ends.changed
+        for ends in self.all_ends():
+            if (place := ends.find(rowid)) >= 0:
+                ends.drop([place])
+                return ends.changed
         return frozenset()
 
     def inserted_keys(self) -> list[Any]:
-        """Keys of rows that were inserted one by one and are still wanted."""
-        return [key for key, (_, place) in self.own.items() if place < 0]
-
-    def live_rows(self) -> list[Row]:
-        """Inserted rows that are still wanted, in order."""
-        if self.dead is None:
-            return self.rows
-        dead = self.dead
-        return [row for place, row in enumerate(self.rows) if place not in dead]
+        """Keys of rows that were inserted one by one."""
+        return [key for key, row_id in self.own.items() if row_id < 0]
 
     def ended(self) -> Int64Array:
         """RowIDs that this transaction ends or replaces, ascending: committed ones, and those of
@@ -375,11 +349,6 @@ class TableChanges:
         singles = np.array([*self.updates, *self.deletes], dtype=np.int64)
         bulks = [ends.live() for ends in self.all_ends()]
         return np.sort(np.concatenate([singles, *bulks]))
-
-
-def _part_id(place: int, offset: int) -> int:
-    """The id of an inserted row of a part."""
-    return -((place + 1) * _PART) - offset
 
 
 class Workspace:

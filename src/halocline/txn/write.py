@@ -17,7 +17,6 @@ import pyarrow as pa
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.objects.order import Ordered, key_order, repeats, same_as_before
 from halocline.read.locate import locate_many
-from halocline.read.point import find
 from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
 from halocline.schema import convert
@@ -74,17 +73,13 @@ def count_rows(rows: Any) -> int:
 
 
 def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
-    """Insert one checked row: the hot path of single-row commits."""
+    """Insert one checked row."""
     key_of = changes.state.key_of
     if key_of is None:
         changes.insert(None, row)
         return 1
     key = key_of(row)
-    if changes.own or changes.parts or changes.objects:
-        taken = changes.view(snapshot).see(key)[0] is not None
-    else:
-        taken = find(changes.state, key, snapshot) != 0
-    if taken:
+    if changes.view(snapshot).see(key)[0] is not None:
         raise DuplicateKeyError(changes.entry.name, [key])
     changes.insert(key, row)
     return 1
@@ -124,8 +119,6 @@ def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     taken = taken_keys(changes, keys, snapshot)
     if taken:
         raise DuplicateKeyError(name, taken, total=len(taken))
-    for key in keys.keys_at(keys.places_of(list(changes.own))):
-        del changes.own[key]  # ended before and inserted again: the part speaks for it now
     changes.add_part(Part(table=table, run=run))
     return int(table.num_rows)
 
@@ -179,7 +172,7 @@ def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: i
     repeated = repeats(table, schema)
     if repeated.num_rows:
         raise DuplicateKeyError(name, schema.keys_of(repeated.slice(0, 10)), inside=True)
-    mine = bulk.written(changes, table)
+    mine = bulk.written_rows(changes, table)
     if mine.any():
         # Own changes of the same keys are rare in bulk work; row by row is right for them.
         with changes.all_or_nothing():
@@ -273,7 +266,7 @@ def delete_keys(core: Core, changes: TableChanges, keys: pa.Table, snapshot: int
     keys = keys.combine_chunks()
     again = same_as_before(keys, changes.schema)
     keys = keys.filter(pa.array(~again)) if again.any() else keys
-    mine = bulk.written(changes, keys)
+    mine = bulk.written_rows(changes, keys)
     if not mine.any():
         return _delete_unwritten(core, changes, keys, snapshot)
     with changes.all_or_nothing():
@@ -303,12 +296,9 @@ def _delete_unwritten(core: Core, changes: TableChanges, keys: pa.Table, snapsho
 
 def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
     """Put a new row in the place of a visible one with the same key."""
-    if (in_part := changes.part_of(row_id)) is not None:
-        part, offset = in_part
-        part.drop([offset])
+    if row_id < 0:
+        changes.take_back(row_id, key)
         changes.insert(key, row)
-    elif row_id < 0:
-        changes.replace_local(-row_id - 1, key, row)
     elif changes.objects is not None and changes.objects.owns(row_id):
         _replace_own(changes, row_id, key, row, changed)
     else:
@@ -329,13 +319,8 @@ def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed
 
 def remove(changes: TableChanges, row_id: int, key: Any) -> None:
     """End a visible row."""
-    if (in_part := changes.part_of(row_id)) is not None:
-        part, offset = in_part
-        part.drop([offset])
-        if key is not None:
-            changes.own[key] = (None, 0)
-    elif row_id < 0:
-        changes.remove_local(-row_id - 1, key)
+    if row_id < 0:
+        changes.take_back(row_id, key)
     else:
         if changes.objects is not None and changes.objects.owns(row_id):
             origin = changes.objects.origin(row_id)

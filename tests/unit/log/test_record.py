@@ -18,7 +18,7 @@ from halocline.log.record import (
     INFO,
     STAMP_AT,
     Info,
-    add_nodes,
+    add_node,
     decode_payload,
     decode_record,
     encode_commit,
@@ -77,7 +77,8 @@ def test_w12_payloads_come_back(
 ) -> None:
     data = encode_commit(txn_id, epoch, nodes[:2], count=count, token=token)
     stamp(data, STAMP_AT, ts, wall_us)
-    add_nodes(data, nodes[2:])
+    for node in nodes[2:]:
+        add_node(data, *node)
     info = Info(ts, wall_us, epoch, count, token)
     assert decode_payload(bytes(data)) == (txn_id, info, nodes)
     data = encode_system_payload(txn_id, nodes)

@@ -1,10 +1,11 @@
-"""Workspace: inserted rows, the delete bitmap and what a transaction sees of its own changes."""
+"""Workspace: inserted rows and what a transaction sees of its own changes."""
 
 from halocline.catalog import TableEntry
 from halocline.ids import ColumnId, TableId
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import TableChanges
+from halocline.txn.write import replace
 
 
 def changes_of(table_id: int) -> TableChanges:
@@ -29,27 +30,24 @@ def test_t11_inserts_of_several_requests_stand_behind_one_another_by_table():
     insert(table1, 0, 15)
     insert(table2, 0, 4)
     insert(table1, 15, 5)
-    assert [row[0] for row in table1.live_rows()] == [*range(20)]
-    assert [row[0] for row in table2.live_rows()] == [*range(4)]
+    assert [row[0] for row in table1.rows.values()] == [*range(20)]
+    assert [row[0] for row in table2.rows.values()] == [*range(4)]
 
 
-def test_t12_deleting_an_own_insert_sets_a_bit_in_the_bitmap():
+def test_t12_deleting_an_own_insert_takes_it_out():
     changes = changes_of(1)
     insert(changes, 0, 15)
-    changes.remove_local(12, 12)
-    assert changes.dead is not None
-    assert list(changes.dead) == [12]
-    assert [row[0] for row in changes.live_rows()] == [*range(12), 13, 14]
+    changes.take_back(-13, 12)
+    assert [row[0] for row in changes.rows.values()] == [*range(12), 13, 14]
+    assert changes.row(12) is None
 
 
 def test_t12_updating_an_own_insert_is_delete_and_insert():
     changes = changes_of(1)
     insert(changes, 0, 2)
-    changes.replace_local(0, 0, (0, "y"))
-    assert changes.dead is not None
-    assert list(changes.dead) == [0]
-    assert changes.live_rows() == [(1, "x"), (0, "y")]
-    assert changes.own[0] == ((0, "y"), -3)
+    replace(changes, -1, 0, (0, "y"), {1})
+    assert list(changes.rows.values()) == [(1, "x"), (0, "y")]
+    assert changes.row(0) == ((0, "y"), -3)
 
 
 def test_t13_a_second_update_of_a_committed_row_joins_the_first():
@@ -66,12 +64,13 @@ def test_t13_deleting_an_updated_row_forgets_the_update():
     changes.delete(7, 1)
     assert not changes.updates
     assert changes.deletes == {7: 1}
-    assert changes.own[1] == (None, 0)
+    assert changes.row(1) is None
+    assert changes.ends(7)
 
 
 def test_a_workspace_whose_inserts_were_all_taken_back_is_empty():
     changes = changes_of(1)
     insert(changes, 0, 1)
     assert changes
-    changes.remove_local(0, 0)
+    changes.take_back(-1, 0)
     assert not changes
