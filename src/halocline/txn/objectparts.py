@@ -84,7 +84,7 @@ class Origin(NamedTuple):
     changed: frozenset[int]
 
 
-class Files(NamedTuple):
+class WrittenFiles(NamedTuple):
     """The objects that will join the table."""
 
     inserts: tuple[ObjectEntry, ...] = ()
@@ -105,7 +105,7 @@ class ObjectParts:
         """The writer of that job."""
         self.handed_in: list[JobNode] = []
         """Jobs of others whose files have joined; they are over when the transaction is."""
-        self.files = Files()
+        self.files = WrittenFiles()
 
     def __bool__(self) -> bool:
         return bool(self.inserts or self.endings)
@@ -151,9 +151,9 @@ class ObjectParts:
         successors: Sequence[ObjectEntry] = (),
         endings: Sequence[Ending] = (),
     ) -> None:
-        """Files that are written become part of the workspace."""
-        old, added = self.files, Files(tuple(inserts), tuple(successors), tuple(endings))
-        self.files = Files(
+        """WrittenFiles that are written become part of the workspace."""
+        old, added = self.files, WrittenFiles(tuple(inserts), tuple(successors), tuple(endings))
+        self.files = WrittenFiles(
             old.inserts + added.inserts,
             old.successors + added.successors,
             old.endings + added.endings,

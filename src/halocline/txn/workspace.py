@@ -49,7 +49,7 @@ from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.blind import Blind
 from halocline.txn.ends import Ends, kept_places
-from halocline.txn.objectparts import Files, ObjectParts
+from halocline.txn.objectparts import ObjectParts, WrittenFiles
 from halocline.txn.reads import Reads
 
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
@@ -242,7 +242,7 @@ class TableChanges:
                 bits.clear()
                 bits.update(before)
             if self.objects is not None:  # its job and RowIDs stay ours
-                self.objects.files = files or Files()
+                self.objects.files = files or WrittenFiles()
             raise
 
     def reshape(self) -> Reshape | None:
