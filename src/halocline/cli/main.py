@@ -5,9 +5,11 @@
     halocline tables shop           names, rows, keys
     halocline log shop              entries of the log and where it ends, also of a damaged one
     halocline maintain shop         do what is owed, now and every minute; --once for cron
+    halocline settle shop orders    leave files of which every row counts, for other tools
     halocline serve shop            let other machines connect, until Ctrl-C
 
-All but `maintain` and `serve` read: they work beside the process that has the database open.
+All but `maintain`, `settle` and `serve` read; all but `serve` work beside the process that has the
+database open.
 
 Each command imports what it needs when it runs: `--help` waits for none of it.
 """
@@ -66,6 +68,27 @@ def maintain(
         with hc.open(path, retention=retention, options=hc.Options(background=False)) as db:
             code = run_maintain(db, interval_s=interval_s, once=once, spark=not no_spark)
     raise typer.Exit(code)
+
+
+@app.command()
+def settle(
+    path: DatabasePath,
+    table: Annotated[str | None, typer.Argument(help="One table; else all.")] = None,
+) -> None:
+    """Move rows into objects and rewrite objects with dead rows, then print the files.
+
+    Every row of these files counts and none is missing, at the timestamp that stands first.
+    """
+    from halocline.database.opening import local_files
+
+    with told():
+        local_files(path, read_only=True)  # a maintenance command must not make a database
+        with hc.open(path, options=hc.Options(background=False)) as db:
+            ts = db.settle(table)
+            typer.echo(f"settled at {ts}")
+            for name in db.tables() if table is None else [table]:
+                for file in db.table(name).files(at=ts, exact=True):
+                    typer.echo(file)
 
 
 @app.command()

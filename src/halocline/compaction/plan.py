@@ -89,7 +89,8 @@ class CompactPolicy:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            assert getattr(self, name) > 0, f"{name} must be above zero"
+            low = 0 if name == "dead_percent" else 1
+            assert getattr(self, name) >= low, f"{name} must be at least {low}"
         assert self.small_objects_min > 1, "one object has nothing to merge with"
         assert self.group_objects_max > 1, "a group of one cannot lessen overlap"
         assert self.group_bytes_max >= self.object_bytes_max, "two small objects fit in a group"

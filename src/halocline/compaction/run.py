@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from threading import Lock, RLock
 
 from halocline.compaction.gather import Gatherer, is_current
@@ -64,11 +65,14 @@ class Compactor:
         states: Sequence[TableState],
         runner: Runner | None = None,
         plan: Plan | None = None,
+        *,
+        settle: bool = False,
     ) -> CompactReport:
         """Bring tables into shape, as far as the runner can; this process, unless one is given.
 
         Waits for a group that the background has begun, because the caller wants the result. With
-        `plan` exactly its groups are carried out, once.
+        `plan` exactly its groups are carried out, once; with `settle` every object that has a dead
+        row is rewritten, too.
         """
         done: list[TableCompaction] = []
         trouble: HaloclineError | None = None
@@ -77,7 +81,7 @@ class Compactor:
         with self._turn if chosen.name == "local" else nullcontext():
             for state in states:
                 try:
-                    done.append(self._table(state, chosen, plan))
+                    done.append(self._table(state, chosen, plan, settle=settle))
                 except HaloclineError as error:  # the other tables are not to suffer for it
                     trouble = trouble or error
         if trouble is not None:
@@ -115,13 +119,18 @@ class Compactor:
             return Plan(groups=(), deferred=())
         return self._gatherer.plan(state, ts, policy, frozenset(self._busy))
 
-    def _table(self, state: TableState, runner: Runner, given: Plan | None) -> TableCompaction:
+    def _table(
+        self, state: TableState, runner: Runner, given: Plan | None, *, settle: bool
+    ) -> TableCompaction:
         before, done, lost = self._measure(state), list[GroupReport](), 0
+        policy = runner.policy(state)
+        if settle:
+            policy = replace(policy, dead_percent=0)
         for _ in range(ROUNDS_MAX if given is None else 1):
             with ExitStack() as held:
                 with self._turn:
                     ts = held.enter_context(self._core.pinned())
-                    plan = given or self._plan(state, ts, runner.policy(state))
+                    plan = given or self._plan(state, ts, policy)
                     mine = [group for group in plan.groups if not runner.why_not(group)]
                     free = [held.enter_context(self.claim(taken(group))) for group in mine]
                 results = [

@@ -33,6 +33,7 @@ from halocline.txn import Core, Transaction
 _REPORTS: Final[Mapping[CommandName, type]] = {
     "flush": Moved,
     "compact": CompactReport,
+    "settle": int,
     "checkpoint": CheckpointReport,
     "gc": GcReport,
     "health": Health,

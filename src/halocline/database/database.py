@@ -409,9 +409,22 @@ class Database:
         role.core.check_open()
         if isinstance(role, Owner):
             return role.maintenance.compact(table, runner, plan)
-        if not isinstance(runner, (LocalRunner, type(None))):
-            raise UsageError("compact: Spark works for the process that owns the database")
+        _check_runner("compact", runner)
         return cast(CompactReport, self._maintain("compact", table))
+
+    def settle(self, table: str | None = None, *, runner: Runner | None = None) -> int:
+        """Bring one table, or all, into a state in which every row of its files counts.
+
+        Flushes, then rewrites the objects that have dead rows; returns the timestamp at which
+        `table.files(at=ts, exact=True)` names them. UnavailableError when others change the table
+        all the time, or when it needs `hs.settle`, which calls this with a `runner` of its own.
+        """
+        role = self._role
+        role.core.check_open()
+        if isinstance(role, Owner):
+            return role.maintenance.settle(table, runner)
+        _check_runner("settle", runner)
+        return int(self._maintain("settle", table))
 
     def checkpoint(self) -> CheckpointReport:
         """Write the state of the database, so that the next opening has little log to read.
@@ -652,6 +665,11 @@ class Database:
         """A point in time -> a timestamp that has happened."""
         self.core.check_open()
         return resolve(self.core.engine, at, self.visible_ts)
+
+
+def _check_runner(work: str, runner: Runner | None) -> None:
+    if not isinstance(runner, (LocalRunner, type(None))):
+        raise UsageError(f"{work}: Spark works for the process that owns the database")
 
 
 def _check_floor(role: Role, ts: int) -> None:

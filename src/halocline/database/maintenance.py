@@ -1,6 +1,6 @@
 """Maintenance: what an owner does to its database, when it is asked to and in the background.
 
-run          flush, compact, checkpoint, gc, snapshots, health: each by the room that does it
+run          flush, compact, settle, checkpoint, gc, snapshots, health: by the rooms that do it
 background   move, checkpoint, collect in one thread; compact in another
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from halocline.checkpoint import Checkpoints, Collector
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot
@@ -17,13 +17,16 @@ from halocline.compaction.pace import Pace
 from halocline.database.health import Health, examine
 from halocline.database.opening import readable
 from halocline.database.role import Setting
-from halocline.errors import HaloclineError, UsageError
+from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.mover import Background, Mover
 from halocline.node.wire import Command
 from halocline.options import DURATION_MAX
+from halocline.read.scan import take_plan, why_inexact
 from halocline.rows import TableState
 from halocline.txn import Committer, Core, Transaction
+
+SETTLE_TRIES: Final = 8
 
 
 class Maintenance:
@@ -82,6 +85,8 @@ class Maintenance:
                     return self.mover.flush(self._states(argument))
                 case "compact":
                     return self.compact(argument)
+                case "settle":
+                    return self.settle(argument)
                 case "checkpoint":
                     return self.checkpoints.run()
                 case "gc":
@@ -105,6 +110,27 @@ class Maintenance:
         # What ends while it is being read must not be collected.
         with readable(self._path), self._core.pinned():
             return self.compactor.run(self._states(table), runner, plan)
+
+    def settle(self, table: str | None, runner: Runner | None = None) -> int:
+        """Bring a table, or all, into a state that files alone tell; returns its timestamp."""
+        why = ""
+        for _ in range(SETTLE_TRIES):
+            with readable(self._path), self._core.pinned():
+                states = self._states(table)
+                self.mover.flush(states)
+                report = self.compactor.run(states, runner, settle=True)
+            with readable(self._path), self._core.pinned() as ts:
+                reasons = {s.entry.name: why_inexact(s, take_plan(s, ts)) for s in states}
+            why = ", ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+            if not why:
+                return ts
+            large = [one.name for one in report.tables if one.too_large and reasons[one.name]]
+            if large:
+                raise UnavailableError(
+                    f"{large[0]} has objects above compact_local_bytes with rows that have ended: "
+                    f"run hs.settle(session, db, {large[0]!r}) on Spark"
+                )
+        raise UnavailableError(f"others change what is being settled; {why}")
 
     def health(self) -> Health:
         threads = [one for one in (self.background, self.merging) if one is not None]

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.database.display import table_picture
-from halocline.errors import SnapshotExpiredError
+from halocline.errors import SnapshotExpiredError, UnavailableError
 from halocline.read.changes import AFTER, DELETE, INSERT, read_events
+from halocline.read.scan import take_plan, why_inexact
 from halocline.schema.batches import from_arrow
 
 if TYPE_CHECKING:
@@ -75,13 +76,19 @@ class Table:
         """
         return self.to_arrow(at).to_pandas()
 
-    def files(self, at: int | datetime | str | None = None) -> list[str]:
+    def files(self, at: int | datetime | str | None = None, *, exact: bool = False) -> list[str]:
         """Paths of the data objects that stand for the table at a snapshot.
 
-        They also hold rows that have ended, and lack those that are still in memory.
+        They also hold rows that have ended, and lack those that are still in memory. With `exact`
+        they do not: every row counts and none is missing, else UnavailableError; `db.settle`
+        brings a table into that state and returns the timestamp to give as `at`.
         """
         with self._database._begin_reading(at) as txn:
             state = txn.state_of(self.name)
+            why = why_inexact(state, take_plan(state, txn.snapshot)) if exact else ""
+            if why:
+                run = f"run ts = db.settle({self.name!r}) and ask for files(at=ts, exact=True)"
+                raise UnavailableError(f"the files of {self.name} are not exact: {why}; {run}")
             data, _ = state.shape.tier.at(txn.snapshot)
             files = [entry.file for entry in data if entry.file is not None]
             return [state.shelf.path_of(file) or file.key for file in files]

@@ -269,7 +269,15 @@ class ListCheckpoints(WireMessage, frozen=True, tag="checkpoints"):
 
 
 CommandName = Literal[
-    "flush", "compact", "checkpoint", "gc", "health", "snapshot", "drop_snapshot", "keep_for"
+    "flush",
+    "compact",
+    "settle",
+    "checkpoint",
+    "gc",
+    "health",
+    "snapshot",
+    "drop_snapshot",
+    "keep_for",
 ]
 
 

@@ -158,6 +158,24 @@ def unclean(plan: ScanPlan) -> ScanPlan:
     return ScanPlan(ts=plan.ts, dirty=plan.dirty, late=plan.late, dead=plan.dead)
 
 
+def why_inexact(state: TableState, plan: ScanPlan) -> str:
+    """Why the files of a plan are not the table; empty when every row in them counts, and no other.
+
+    Objects whose range of RowIDs holds one that has ended are looked into: it may be a gap.
+    """
+    in_memory = count_known(plan._replace(clean=()))
+    if in_memory:
+        return f"{in_memory:,} of its rows are in memory"
+    if plan.late:
+        return f"{len(plan.late)} of its files hold rows that are newer than the snapshot"
+    dead = 0
+    for entry in plan.dirty:
+        assert entry.file is not None
+        table = state.shelf.reader.read(entry.file, state.schema, columns=[], hidden=[ROWID])
+        dead += int(np.count_nonzero(is_among(table.column(ROWID).to_numpy(), plan.dead)))
+    return f"{dead:,} rows in its files have ended" if dead else ""
+
+
 def _kept(table: pa.Table, plan: ScanPlan, *, late: bool) -> BoolArray | None:
     """Which rows of a dirty or late object the snapshot sees; None when all of them."""
     rowids = table.column(ROWID).to_numpy()
