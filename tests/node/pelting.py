@@ -20,6 +20,7 @@ SPARED = 32
 """The first bytes of a commit hold its snapshot. They stay: it is one that has not happened yet, so
 that a commit which survives its mutation is refused."""
 LATE = 1 << 40
+SCHEMA = {"columns": [], "key": [], "last_id": 0}
 
 
 def samples(snapshot: int = LATE) -> list[bytes]:
@@ -49,11 +50,12 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.StartJob(1, 10),
         wire.EndJob(3),
         wire.BeginDdl(snapshot),
-        wire.FindTable(9, "t"),
-        wire.ListTables(9),
-        wire.CreateTable(9, "u", {"columns": [], "key": [], "last_id": 0}, "clustered"),
-        wire.DropTable(9, "t"),
-        wire.EndDdl(9),
+        wire.CallCatalog("table", 9, "t"),
+        wire.CallCatalog("tables", 9),
+        wire.CallCatalog("create_table", 9, "u", SCHEMA, "clustered"),
+        wire.CallCatalog("create_table", 9, "u"),
+        wire.CallCatalog("drop_table", 9, "t"),
+        wire.CallCatalog("end", 9),
         wire.ListCheckpoints(),
         wire.Command("health"),
         wire.Command("flush", "t"),
@@ -69,8 +71,6 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.ReadObject("1/1-1.parquet", 0, 100),
         wire.PutObject("1/1-1.parquet", b"PAR1"),
         wire.PinSnapshot(1),
-        wire.ReadTail(0, "t"),
-        wire.ReadTail(1 << 40),
     ]
     return [encode(request) for request in requests]
 

@@ -299,7 +299,8 @@ def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(
         _insert(db, key, "x" * 4_000_000)
     with dialing(server, tls=True) as channel:
         greet(channel, server.token.encode())
-        channel.send(wire.ReadTail(0))
+        newest = max(owner.files.list("log"))
+        channel.send(wire.ReadFile(f"log/{newest}", 0, wire.READ_BYTES_MAX))
         until(lambda: len(server._peers) == 2)
         server.stop()
     assert not server._peers

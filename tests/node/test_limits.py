@@ -158,7 +158,9 @@ def test_many_small_objects_are_not_made(db: hc.Database, way: str) -> None:
     asks = _answers(db, way)
     lists: Any = [[]] * (2 * MIB)
     schema = {"columns": lists, "key": [], "last_id": 0}
-    assert "too long" in asks(wire.CreateTable(9, "u", schema, "heap")).fields["text"]
+    assert (
+        "too long" in asks(wire.CallCatalog("create_table", 9, "u", schema, "heap")).fields["text"]
+    )
     lists = msgspec.Raw(b"\xdd" + (20 * MIB).to_bytes(4, "big") + b"\x90" * (20 * MIB))
     notes = ("upsert", (), lists, ())
     commit = ["commit", db.visible_ts, 1, b"", None, False, 0, (), (), None, [(1, 1, 1, (), notes)]]

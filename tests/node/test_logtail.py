@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 
 import halocline as hc
 from halocline.node.logtail import read_message
-from halocline.node.session import Session
-from halocline.node.wire import ReadTail, Tail
+from halocline.node.wire import Subscribe
 from tests.roles import committer_of, owner_of
 from tests.unit.rows.rig import commit_together
 
@@ -67,11 +65,14 @@ class Copy:
                 self._located.pop(entry["location"], None)  # or a file of tombstones
 
 
-def _read(db: hc.Database, order: int, table: str | None = "t") -> Tail:
-    assert owner_of(db).service is not None
-    answer = owner_of(db).service.answers.answer(Session(0, count(1)), ReadTail(order, table))
-    assert isinstance(answer, Tail)
-    return answer
+def read_since(db: hc.Database, since: int, table: str | None = "t") -> tuple[int, list[bytes]]:
+    """What was committed since then, and until when."""
+    newest, messages = db.visible_ts, list[bytes]()
+    for pushed in owner_of(db).answers.hub.open(Subscribe(since, table)):
+        messages += pushed.messages
+        if pushed.end >= newest:
+            return pushed.end, messages
+    raise AssertionError("a feed goes on until it is stopped")
 
 
 def change_at_random(db: hc.Database, chance: random.Random, keys: set[int]) -> None:
@@ -113,23 +114,22 @@ def test_n01_the_messages_applied_are_the_table(tmp_path: Path, seed: int) -> No
     with hc.open(tmp_path / "db", options=OPTIONS) as db:
         db.create_table("t", {"id": int, "v": int}, "id")
         db.create_table("other", {"id": int}, "id")
-        copy, order, keys = Copy(db.path), 0, set[int]()
+        copy, end, keys = Copy(db.path), 0, set[int]()
         for _ in range(40):
             change_at_random(db, chance, keys)
             with db.begin() as txn:
                 txn.upsert("other", {"id": chance.randrange(5)})
-            tail = _read(db, order)
-            for facts, table in map(read_message, tail.messages):
+            since, (end, messages) = end, read_since(db, end)
+            for facts, table in map(read_message, messages):
                 assert facts["table"] == "t"
-                assert int(facts["order"]) >= order
+                assert since < int(facts["commit_ts"]) <= end
                 copy.apply(facts["kind"], table)
-            order = tail.order
             found = db.table("t").to_arrow().to_pylist()
             assert sorted(copy.live(), key=lambda row: row["id"]) == sorted(
                 found, key=lambda row: row["id"]
             )
             assert {row["id"] for row in found} == keys
-        assert _read(db, order).messages == ()
+        assert read_since(db, end) == (end, [])
 
 
 def test_a_subscriber_that_falls_behind_is_told(tmp_path: Path) -> None:
@@ -139,12 +139,13 @@ def test_a_subscriber_that_falls_behind_is_told(tmp_path: Path) -> None:
         for key in range(60):
             with db.begin() as txn:
                 txn.insert("t", {"id": key, "v": "x" * 200})
-        assert len(_read(db, 1).messages) == 60
+        first = db.visible_ts - 60
+        assert len(read_since(db, first)[1]) == 60
         for _ in range(3):
             db.checkpoint()
             with db.begin() as txn:
                 txn.update("t", 1, {"v": "y" * 3000})
         with pytest.raises(hc.SnapshotExpiredError):
-            _read(db, 1)
+            read_since(db, first)
         with pytest.raises(hc.NotFoundError):
-            _read(db, 0, "missing")
+            read_since(db, 0, "missing")

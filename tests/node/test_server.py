@@ -451,7 +451,7 @@ def test_random_and_mutated_frames_change_nothing(
                 wire.Subscribe(0, "t"),
                 wire.ListCheckpoints(),
                 wire.StartJob(77, 5),
-                wire.CreateTable(9, "u", {"columns": [], "key": [], "last_id": 0}, "clustered"),
+                wire.CallCatalog("create_table", 9, "u", {"columns": []}, "clustered"),
             ],
         ),
     ]

@@ -18,10 +18,11 @@ from halocline.errors import UnavailableError
 from halocline.log import Follower, Log
 from halocline.log.record import DML_A, DML_U, decode_record
 from halocline.node import wire
+from halocline.node.logtail import read_message
 from halocline.node.wire import Commit, frame
 from halocline.schema.codec import encode as encode_rows
 from halocline.store import LocalFiles
-from tests.node.test_logtail import _read
+from tests.node.test_logtail import read_since
 from tests.node.test_request_loop import WAIT_S, caller, row_record, said, slow_disk
 from tests.roles import committer_of, maintenance_of
 from tests.unit.rows.rig import commit_together
@@ -239,15 +240,15 @@ def test_subscribers_get_every_commit_and_may_begin_between_two(db: hc.Database,
                 assert feed.read(0.01) is None
 
 
-def test_a_tail_that_is_read_in_parts_breaks_off_between_entries(
+def test_a_feed_that_is_read_in_parts_breaks_off_between_entries(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocline.node.dispatch.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("halocline.node.push.PUSH_BYTES_MAX", 1000)
+    since = db.visible_ts
     stamps = _insert_together(db, range(5)) + _insert_together(db, range(5, 9))
-    found, order = 0, 0
-    while (tail := _read(db, order)).messages:
-        found, order = found + len(tail.messages), tail.order
-    assert found == len(stamps)
+    end, messages = read_since(db, since)
+    assert end == stamps[-1]
+    assert [int(read_message(data)[0]["commit_ts"]) for data in messages] == stamps
 
 
 def test_a_checkpoint_between_two_of_them_is_gone_on_from(db: hc.Database) -> None:

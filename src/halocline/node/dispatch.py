@@ -19,37 +19,27 @@ from typing import Any, Final
 
 from halocline.errors import (
     ConflictError,
-    NotFoundError,
     SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
-from halocline.log import Follower
-from halocline.log.follow import LogGone
-from halocline.log.record import decode_record
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
-from halocline.node.logtail import messages_of
-from halocline.node.push import BEGIN_AGAIN, Hub
+from halocline.node.push import Hub
 from halocline.node.row_commits import Answerable, RowAnswer, log_rows
 from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.wire import (
-    READ_BYTES_MAX,
     BeginDdl,
+    CallCatalog,
     CheckpointFacts,
     Command,
     Commit,
     Committed,
-    CreateTable,
-    DropTable,
-    EndDdl,
     EndJob,
-    FindTable,
     FindToken,
     ListCheckpoints,
     ListLog,
-    ListTables,
     Look,
     Ping,
     PinSnapshot,
@@ -57,11 +47,9 @@ from halocline.node.wire import (
     PutObject,
     ReadFile,
     ReadObject,
-    ReadTail,
     Request,
     StartJob,
     Subscribe,
-    Tail,
     WaitVisible,
 )
 from halocline.node.workspace_wire import unpack
@@ -96,11 +84,7 @@ class Dispatch:
             StartJob: self._start_job,
             EndJob: self._end_job,
             BeginDdl: self._begin_ddl,
-            FindTable: self._find_table,
-            ListTables: self._list_tables,
-            CreateTable: self._create_table,
-            DropTable: self._drop_table,
-            EndDdl: self._end_ddl,
+            CallCatalog: self._call_catalog,
             Command: self._command,
             ReadFile: read_file,
             Look: look,
@@ -108,7 +92,6 @@ class Dispatch:
             ReadObject: read_object,
             PutObject: put_object,
             PinSnapshot: self._pin,
-            ReadTail: self._read_tail,
             Subscribe: self._subscribe,
             ListCheckpoints: self._list_checkpoints,
         }
@@ -258,57 +241,27 @@ class Dispatch:
             raise SnapshotExpiredError(request.snapshot, core.engine.floor)
         return session.begin_ddl(core, request.snapshot)
 
-    def _find_table(self, owner: Served, session: Session, request: FindTable) -> int:
-        entry = session.ddl(request.ddl).table(request.name)
-        return 0 if entry is None else entry.id
-
-    def _list_tables(self, owner: Served, session: Session, request: ListTables) -> list[int]:
-        return [entry.id for entry in session.ddl(request.ddl).tables()]
-
-    def _create_table(self, owner: Served, session: Session, request: CreateTable) -> int:
-        longest = owner.core.options.key_bytes_max
-        schema = Schema.from_wire(request.schema, key_bytes_max=longest)
-        return session.create_table(request.ddl, request.name, schema, request.layout)
-
-    def _drop_table(self, owner: Served, session: Session, request: DropTable) -> int:
-        return session.ddl(request.ddl).drop_table(request.name).id
-
-    def _end_ddl(self, owner: Served, session: Session, request: EndDdl) -> None:
-        session.end_ddl(request.ddl)
+    def _call_catalog(self, owner: Served, session: Session, request: CallCatalog) -> list[int]:
+        match request.call:
+            case "table":
+                entry = session.ddl(request.ddl).table(request.name)
+                return [] if entry is None else [entry.id]
+            case "tables":
+                return [entry.id for entry in session.ddl(request.ddl).tables()]
+            case "create_table":
+                longest = owner.core.options.key_bytes_max
+                schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
+                return [session.create_table(request.ddl, request.name, schema, request.layout)]
+            case "drop_table":
+                return [session.ddl(request.ddl).drop_table(request.name).id]
+            case "end":
+                session.end_ddl(request.ddl)
+        return []
 
     # Following the log.
 
     def _pin(self, owner: Served, session: Session, request: PinSnapshot) -> None:
         session.pin(owner.core, request.ts)
-
-    def _read_tail(self, owner: Served, session: Session, request: ReadTail) -> Tail:
-        engine, log = owner.core.engine, owner.core.own.log
-        wanted = None
-        if request.table is not None:
-            entry = owner.core.catalog.table(request.table, engine.last_ts)
-            if entry is None:
-                raise NotFoundError("table", request.table)
-            wanted = entry.id
-
-        def state_of(table_id: int) -> TableState | None:
-            return engine.tables.get(table_id) if wanted in (None, table_id) else None
-
-        follower = Follower(owner.files, owner.core.options, start_order=request.order)
-        found: list[bytes] = []
-        order, size = request.order, 0
-        try:
-            for record in map(decode_record, follower.poll()):
-                commits = messages_of(record, state_of, log.uuid.hex())
-                messages = [data for _, each in commits for data in each]
-                if found and size + sum(map(len, messages)) > READ_BYTES_MAX:
-                    break
-                found += messages
-                size, order = size + sum(map(len, messages)), record.order + 1
-        except LogGone as gone:
-            raise SnapshotExpiredError(request.order, gone.order, hint=BEGIN_AGAIN) from None
-        finally:
-            follower.close()
-        return Tail(order, tuple(found))
 
     def _subscribe(self, owner: Served, session: Session, request: Subscribe) -> None:
         raise UsageError("a subscription is a stream: it has one answer after another")

@@ -17,7 +17,7 @@ import msgspec
 
 from halocline import errors
 from halocline.errors import ConflictError, HaloclineError, UnavailableError, UsageError
-from halocline.node.wire import Command, CreateTable, DropTable, Failed, Request
+from halocline.node.wire import CallCatalog, Command, Failed, Request
 from halocline.schema.schema import Schema
 
 SchemaOf = Callable[[str], Schema | None]
@@ -76,7 +76,7 @@ def lost_answer(request: Request) -> HaloclineError | None:
     A second time it would meet itself: a name that is taken, or gone. None: send it again. A Commit
     is for the link to decide.
     """
-    if isinstance(request, (CreateTable, DropTable)):
+    if isinstance(request, CallCatalog) and request.call in ("create_table", "drop_table"):
         return ConflictError("the owner was lost while the transaction defined a table")
     if isinstance(request, Command) and request.name in ("snapshot", "drop_snapshot"):
         reason = f"the owner was lost while it worked: {request.name} {request.argument!r}"

@@ -11,8 +11,7 @@ table's id and name, the commit's timestamp and the order of the log entry it co
 of one record follow each other in the order above and take effect together. docs/formats/logtail.md
 says how to apply them.
 
-Not here: reading the log (log/follow.py), asking for a part of it (dispatch.py), having it pushed
-(push.py).
+Not here: reading the log (log/follow.py), pushing its messages (push.py).
 """
 
 from __future__ import annotations

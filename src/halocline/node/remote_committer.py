@@ -103,7 +103,7 @@ class RemoteCommitter:
     def begin_ddl(self, snapshot: int) -> RemoteDdl:
         """The catalog's part of a transaction: it lives at the owner."""
         while self.lapsed:
-            self.link.ask(wire.EndDdl(self.lapsed.popleft()), None)
+            self.link.ask(wire.CallCatalog("end", self.lapsed.popleft()), list[int])
         return RemoteDdl(self, snapshot)
 
 
@@ -120,24 +120,23 @@ class RemoteDdl:
 
     def table(self, name: str) -> TableEntry | None:
         """The table of that name, or None; the commit makes sure that the answer still holds."""
-        found: int = self._remote.link.ask(wire.FindTable(self.number, name), int)
-        return self._entry(found) if found else None
+        found = self._call("table", name)
+        return self._entry(found[0]) if found else None
 
     def tables(self) -> list[TableEntry]:
         """All tables, by name."""
-        found: list[int] = self._remote.link.ask(wire.ListTables(self.number), list[int])
-        return [self._entry(table_id) for table_id in found]
+        return [self._entry(table_id) for table_id in self._call("tables")]
 
     def create_table(
         self, name: str, schema: Schema, *, layout: str, options: Mapping[str, Any]
     ) -> TableEntry:
         """A new table, visible here at once."""
-        request = wire.CreateTable(self.number, name, schema.to_wire(), layout)
-        table_id: int = self._remote.link.ask(request, int)
+        written = schema.to_wire()
+        (table_id,) = self._call("create_table", name, written, layout)
         node = nodes.CreateTableNode(
             table_id=table_id,
             name=name,
-            schema=request.schema,
+            schema=written,
             layout=layout,
             options=dict(options),
             next_column_id=max((column.id for column in schema.columns), default=0) + 1,
@@ -148,7 +147,7 @@ class RemoteDdl:
 
     def drop_table(self, name: str) -> TableEntry:
         """End the table of that name."""
-        entry = self._entry(self._remote.link.ask(wire.DropTable(self.number, name), int))
+        entry = self._entry(*self._call("drop_table", name))
         self._remote.nascent.pop(entry.id, None)
         return entry
 
@@ -164,13 +163,18 @@ class RemoteDdl:
             self.settle()
             # An owner that is gone has forgotten it already.
             with suppress(HaloclineError):
-                self._remote.link.ask(wire.EndDdl(self.number), None)
+                self._call("end")
 
     def abandon(self) -> None:
         """May be called in the middle of another request: the next one to come tells the owner."""
         if self._open_here:
             self.settle()
             self._remote.lapsed.append(self.number)
+
+    def _call(self, call: wire.CatalogCall, *arguments: Any) -> list[int]:
+        request = wire.CallCatalog(call, self.number, *arguments)
+        found: list[int] = self._remote.link.ask(request, list[int])
+        return found
 
     def _entry(self, table_id: int) -> TableEntry:
         found = self._made.get(table_id) or self._remote.engine.catalog.table_by_id(table_id)

@@ -46,12 +46,8 @@ from halocline.node.spin import Spin
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     BeginDdl,
+    CallCatalog,
     Commit,
-    CreateTable,
-    DropTable,
-    EndDdl,
-    FindTable,
-    ListTables,
     Ping,
     Request,
     Subscribe,
@@ -68,7 +64,7 @@ PUSH_S: Final = 30
 REPLY_S: Final = 60
 """How long a caller may take to read its answer."""
 _logger = logging.getLogger("halocline")
-_SHORT: Final = (Ping, BeginDdl, FindTable, ListTables, CreateTable, DropTable, EndDdl)
+_SHORT: Final = (Ping, BeginDdl, CallCatalog)
 
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""

@@ -30,13 +30,11 @@ from halocline.node.endpoint import DamagedEndpointError, read_endpoint
 from halocline.node.link import Link, Local, outcome_of
 from halocline.node.server import is_loopback
 from halocline.node.wire import (
-    READ_BYTES_MAX,
     Command,
     Commit,
     PutObject,
     ReadFile,
     ReadObject,
-    ReadTail,
     Request,
 )
 
@@ -205,6 +203,4 @@ def _answer_s(request: Request) -> float:
             return WORK_S + len(request.data) // SECOND_BYTES
         case ReadObject() | ReadFile() if request.size > SECOND_BYTES:
             return WORK_S + request.size // SECOND_BYTES
-        case ReadTail():
-            return WORK_S + READ_BYTES_MAX // SECOND_BYTES
     return CALL_S

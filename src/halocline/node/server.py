@@ -46,7 +46,6 @@ from halocline.node.session import Session
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
-    READS,
     Done,
     Request,
     Subscribe,
@@ -272,7 +271,7 @@ class Server:
                 raise UnavailableError("the server has forgotten this session: try again")
             self._sessions[session.number] = (session, self._clock.monotonic() + LEASE_S)
         request = read_request(body)
-        if session.role == "read" and not isinstance(request, READS):
+        if session.role == "read" and not request.for_readers:
             raise UsageError("this token is for reading only")
         return request
 

@@ -22,8 +22,10 @@ Not here: sockets (channel.py), what is done with a request (dispatch.py), works
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from struct import Struct
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -80,6 +82,13 @@ _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 """RowIDs that one request may reserve: there are 2^63, and none is given twice."""
 
 
+class Request(WireMessage, frozen=True):
+    """What is asked for; every subclass is a request."""
+
+    for_readers: ClassVar[bool] = False
+    """May somebody with a token for reading ask for it?"""
+
+
 class Hello(WireMessage, frozen=True, tag="hello"):
     """Who calls. The token is that of the endpoint file, or of the server."""
 
@@ -90,8 +99,10 @@ class Hello(WireMessage, frozen=True, tag="hello"):
     """Another connection of a session that is open; 0 begins one."""
 
 
-class Ping(WireMessage, frozen=True, tag="ping"):
+class Ping(Request, frozen=True, tag="ping"):
     """Are you there? Answered with the position."""
+
+    for_readers = True
 
 
 class Committed(WireMessage, frozen=True):
@@ -101,7 +112,7 @@ class Committed(WireMessage, frozen=True):
     counts: dict[int, Counts]
 
 
-class Commit(WireMessage, frozen=True, tag="commit"):
+class Commit(Request, frozen=True, tag="commit"):
     """A workspace: a commit record whose timestamp and RowIDs are still blank."""
 
     snapshot: U63
@@ -118,19 +129,21 @@ class Commit(WireMessage, frozen=True, tag="commit"):
     objects: tuple[ObjectNotes, ...] = ()
 
 
-class FindToken(WireMessage, frozen=True, tag="token"):
+class FindToken(Request, frozen=True, tag="token"):
     """The commit_ts of a token, 0 when it is not known."""
 
+    for_readers = True
     token: Token
 
 
-class WaitVisible(WireMessage, frozen=True, tag="wait"):
+class WaitVisible(Request, frozen=True, tag="wait"):
     """Answered when that timestamp is visible, or after a second: with the visible one."""
 
+    for_readers = True
     ts: U63
 
 
-class StartJob(WireMessage, frozen=True, tag="job"):
+class StartJob(Request, frozen=True, tag="job"):
     """RowIDs and a name for files; `Log a job`, as the owner does for its own."""
 
     table_id: U63
@@ -140,70 +153,51 @@ class StartJob(WireMessage, frozen=True, tag="job"):
     ddl: U63 = 0
 
 
-class EndJob(WireMessage, frozen=True, tag="end_job"):
+class EndJob(Request, frozen=True, tag="end_job"):
     """The files of this job will not be committed."""
 
     job_id: U63
 
 
-class BeginDdl(WireMessage, frozen=True, tag="ddl"):
+class BeginDdl(Request, frozen=True, tag="ddl"):
     """Open a catalog transaction at a snapshot; answered with its number."""
 
     snapshot: U63
 
 
-class FindTable(WireMessage, frozen=True, tag="find_table"):
-    """The id of the table of that name as the catalog transaction sees it, 0 for none."""
+CatalogCall = Literal["table", "tables", "create_table", "drop_table", "end"]
 
+
+class CallCatalog(Request, frozen=True, tag="catalog"):
+    """A call of a catalog transaction; answered with the ids of the tables that it gives."""
+
+    call: CatalogCall
     ddl: U63
-    name: Name
+    name: Name = ""
+    schema: dict[str, Any] | None = None
+    """Of a table that is created."""
+    layout: Name = ""
 
 
-class ListTables(WireMessage, frozen=True, tag="list_tables"):
-    """The ids of all tables that the catalog transaction sees."""
-
-    ddl: U63
-
-
-class CreateTable(WireMessage, frozen=True, tag="create_table"):
-    """Answered with the id of the new table."""
-
-    ddl: U63
-    name: Name
-    schema: dict[str, Any]
-    layout: Name
-
-
-class DropTable(WireMessage, frozen=True, tag="drop_table"):
-    """Answered with the id of the table that ends."""
-
-    ddl: U63
-    name: Name
-
-
-class EndDdl(WireMessage, frozen=True, tag="end_ddl"):
-    """Forget a catalog transaction."""
-
-    ddl: U63
-
-
-class ReadFile(WireMessage, frozen=True, tag="file"):
+class ReadFile(Request, frozen=True, tag="file"):
     """Bytes of a file that followers read: a log file, the checkpoint pointer, the position.
 
     At most READ_BYTES_MAX; fewer than asked for only at its end. None when there is no such file.
     """
 
+    for_readers = True
     path: Name
     offset: U63 = 0
     size: U63 = 0
 
 
-class Look(WireMessage, frozen=True, tag="look"):
+class Look(Request, frozen=True, tag="look"):
     """What is new in the log, for a follower far away: one request for all that a begin needs.
 
     It has read that log file, "" for none yet, up to that offset.
     """
 
+    for_readers = True
     path: Name
     offset: U63
 
@@ -218,54 +212,51 @@ class Looked(WireMessage, frozen=True):
     data: bytes
 
 
-class ListLog(WireMessage, frozen=True, tag="list_log"):
+class ListLog(Request, frozen=True, tag="list_log"):
     """Names of the log files."""
 
+    for_readers = True
 
-class ReadObject(WireMessage, frozen=True, tag="object"):
+
+class ReadObject(Request, frozen=True, tag="object"):
     """Bytes of an object, as ReadFile."""
 
+    for_readers = True
     key: Name
     offset: U63 = 0
     size: U63 = 0
 
 
-class PutObject(WireMessage, frozen=True, tag="put"):
+class PutObject(Request, frozen=True, tag="put"):
     """Store a file of a live job of this session."""
 
     key: Name
     data: bytes
 
 
-class PinSnapshot(WireMessage, frozen=True, tag="pin"):
+class PinSnapshot(Request, frozen=True, tag="pin"):
     """The oldest snapshot that this session reads; NEVER when it reads none."""
 
+    for_readers = True
     ts: U63
 
 
-class ReadTail(WireMessage, frozen=True, tag="tail"):
-    """What was committed from that log entry on, as messages (logtail.py), until they are many.
-
-    `table` narrows it to one. Order 0: from the oldest entry there is.
-    """
-
-    order: U63
-    table: Name | None = None
-
-
-class Subscribe(WireMessage, frozen=True, tag="subscribe"):
+class Subscribe(Request, frozen=True, tag="subscribe"):
     """Every commit after that timestamp, as messages, pushed as they come (push.py).
 
     None: from now on. `table` narrows it to one. Answered with one Pushed after another, until
     somebody hangs up or an error ends it.
     """
 
+    for_readers = True
     since: U63 | None = None
     table: Name | None = None
 
 
-class ListCheckpoints(WireMessage, frozen=True, tag="checkpoints"):
+class ListCheckpoints(Request, frozen=True, tag="checkpoints"):
     """The checkpoints that can be begun with, newest first: CheckpointFacts."""
+
+    for_readers = True
 
 
 CommandName = Literal[
@@ -281,7 +272,7 @@ CommandName = Literal[
 ]
 
 
-class Command(WireMessage, frozen=True, tag="command"):
+class Command(Request, frozen=True, tag="command"):
     """A maintenance call of the database: an owner carries it out, the others send it there."""
 
     name: CommandName
@@ -289,45 +280,6 @@ class Command(WireMessage, frozen=True, tag="command"):
     """A table or a snapshot; of `keep_for` the retention time, in whole microseconds."""
 
 
-Request: TypeAlias = (
-    Ping
-    | Commit
-    | FindToken
-    | WaitVisible
-    | StartJob
-    | EndJob
-    | BeginDdl
-    | FindTable
-    | ListTables
-    | CreateTable
-    | DropTable
-    | EndDdl
-    | Command
-    | ReadFile
-    | Look
-    | ListLog
-    | ReadObject
-    | PutObject
-    | PinSnapshot
-    | ReadTail
-    | Subscribe
-    | ListCheckpoints
-)
-
-READS: Final = (
-    Ping,
-    WaitVisible,
-    FindToken,
-    ReadFile,
-    Look,
-    ListLog,
-    ReadObject,
-    PinSnapshot,
-    ReadTail,
-    Subscribe,
-    ListCheckpoints,
-)
-"""What a token for reading may ask for."""
 READ_BYTES_MAX: Final = 1 << 24
 LOOK_BYTES_MAX: Final = 1 << 20
 """More than that is asked for by itself, with the patience that it needs."""
@@ -346,13 +298,6 @@ class Position(WireMessage, frozen=True, tag="position"):
 
     epoch: U63
     visible_ts: U63
-
-
-class Tail(WireMessage, frozen=True, tag="tail"):
-    """Messages, and the order that the next request goes on with."""
-
-    order: U63
-    messages: tuple[bytes, ...]
 
 
 class Pushed(WireMessage, frozen=True, tag="pushed"):
@@ -398,7 +343,7 @@ Reply: TypeAlias = Done | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
-decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_request: Final = msgspec.msgpack.Decoder(reduce(or_, Request.__subclasses__())).decode
 decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
 
 
