@@ -3,7 +3,7 @@
     source.py   what Spark calls first               options.py   what `.option(...)` may say
     scan.py     batch reads                          parts.py     a snapshot cut into pieces
     live.py     ... of whatever is newest            connect.py   opening the database
-    sink.py     writes: rows in, one commit out      staging.py   how rows travel to that commit
+    sink.py     writes: rows in, one commit out      travel.py    how rows get to that commit
     feed.py     the change feed as a stream          apply.py     ... and back into a table
 
 Spark finds this package by its name, without registration, wherever it is installed. None of its

@@ -1,7 +1,7 @@
 """Writes: executors check rows and make objects of them, one process commits all of them at once.
 
     writer     checks columns and types before a job starts          SchemaError
-    write      executors: nulls, values, keys  --Message, objects--> (staging.py, objects.py)
+    write      executors: nulls, values, keys  --message, files--> (travel.py)
     commit     one transaction: append, overwrite, ignore, upsert, or changes applied; a token
 
 Each write carries a token, so a commit that is tried again, or whose answer got lost, happens once:
@@ -43,24 +43,26 @@ from halocline.errors import (
     SchemaError,
     UsageError,
 )
+from halocline.objects.jobwriter import JobWriter
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
 from halocline.spark.stream import QUERY_ID, stream_token
-from halocline.spark.types import arrow_schema
+from halocline.spark.types import arrow_schema, check_types, proper_names
+from halocline.spark.worker import chunks
 from halocline.txn import Transaction
 from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
 from pyspark_halocline.connect import at_owner, open_to_read
-from pyspark_halocline.objects import (
-    ObjectStage,
+from pyspark_halocline.options import Settings
+from pyspark_halocline.travel import (
     Reserved,
-    job_of,
+    Stage,
+    TaskMessage,
     join,
     join_upsert,
     reserve,
     task_here,
+    travelled,
 )
-from pyspark_halocline.options import Settings
-from pyspark_halocline.staging import Stage, TaskMessage, batches, check, end, hold
 
 Messages = list[WriterCommitMessage | None]
 CHUNK_ROWS = 122_880
@@ -74,8 +76,6 @@ class _Writer:
             table = txn.state_of(settings.table).schema
             self._root = "" if settings.address.uri else db.path
         self._settings = settings
-        self._job = SystemClock().random_bytes(16).hex()
-        """Whose staged files are whose: the same in all tasks and in the commit."""
         self._overwrite = overwrite
         check_input(schema, table, settings)
         self._wire = table.to_wire()
@@ -88,29 +88,26 @@ class _Writer:
         """May tasks make objects of whole rows, without asking what the table has?"""
         whole = len(self._given) == len(Schema.from_wire(self._wire).names)
         upsert = self._settings.on_conflict == "upsert" and whole and not self._overwrite
-        return bool(self._root) and (upsert or self._settings.on_conflict == "error")
+        return upsert or self._settings.on_conflict == "error"
 
-    def _objects(self, table: Schema) -> ObjectStage | None:
-        """In an executor that has many rows: where they go. None: nowhere, they have to travel."""
+    def _start(self, table: Schema) -> JobWriter | None:
+        """In an executor that has many rows: who writes them. None: they travel in the message."""
         return None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: the rows of one task, checked."""
         table = Schema.from_wire(self._wire)
-        stage = Stage(
-            self._root, self._job, self._staged(table), objects=lambda: self._objects(table)
-        )
-        done = 0
+        stage = Stage(table, lambda: self._start(table), objects=self._makes_objects)
+        message, done = stage.message, 0
         try:
-            for chunk in _chunks(iterator):
+            for chunk in chunks(iterator, CHUNK_ROWS):
                 stage.add(self._conformed(table, chunk, done))
                 done += chunk.num_rows
-            message = stage.finish()
+            stage.finish()
         except SchemaError as error:
-            message = TaskMessage(problem=str(error), made=stage.made)
+            message.problem = str(error)
         except DuplicateKeyError as error:
-            keys = table.encode_keys(error.keys)
-            message = TaskMessage(rows=error.total, repeated=keys, made=stage.made)
+            message.rows, message.repeated = error.total, table.encode_keys(error.keys)
         message.query = _query()
         return message
 
@@ -143,9 +140,7 @@ class _Writer:
                 keep = Transaction.keep_token
                 at_owner(self._settings.address, lambda db: db.run(keep, token=token))
             return
-        hold(self._root, messages)
         at_owner(self._settings.address, lambda db: self._commit_at(db, messages, token))
-        end(self._root, messages)
 
     def _commit_at(self, db: Database, messages: Sequence[TaskMessage], token: Any) -> None:
         """Commit once, however often this is tried."""
@@ -166,9 +161,8 @@ class _Writer:
             db.core.writing.end_job(job)
 
     def _jobs(self, messages: Sequence[TaskMessage]) -> list[JobNode]:
-        """The jobs that tasks have made objects for, or could have."""
-        made = [job_of(one) for message in messages for one in message.made]
-        jobs = {job.job_id: job for job in made}
+        """The jobs that tasks have written files for, or could have."""
+        jobs = {job.job_id: job for message in messages for job in message.jobs}
         if self._reserved is not None:
             jobs[self._reserved.node.job_id] = self._reserved.node
         return list(jobs.values())
@@ -176,9 +170,9 @@ class _Writer:
     def _change(self, txn: Transaction, messages: Sequence[TaskMessage]) -> bool:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
-        schema = self._staged(txn.state_of(name).schema)
-        check(self._root, messages)
-        rows = batches(self._root, messages)
+        state = txn.state_of(name)
+        schema = self._columns_of(state.schema)
+        rows = travelled(state.shelf.objects, messages)
         if self._overwrite:
             txn.truncate(name)
         made = [one for message in messages for one in message.made]
@@ -203,8 +197,8 @@ class _Writer:
     def _columns(self) -> Literal["all", "given"]:
         return "given" if self._settings.on_conflict == "upsert" else "all"
 
-    def _staged(self, table: Schema) -> pa.Schema:
-        """The columns of staged rows: all of the table's, or those that are updated."""
+    def _columns_of(self, table: Schema) -> pa.Schema:
+        """The columns of rows that travel: all of the table's, or those that are updated."""
         names = self._given if self._columns == "given" else table.names
         fields = [table.arrow.field(name) for name in table.names if name in names]
         return pa.schema([*fields, *(FEED.values() if self._is_feed else ())])
@@ -232,14 +226,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(settings, schema, overwrite=overwrite)
         self._token = settings.token or f"spark-{SystemClock().random_bytes(16).hex()}"
-        if self._makes_objects:
+        if self._root:
             self._reserved = at_owner(settings.address, lambda db: reserve(db, settings.table))
 
-    def _objects(self, table: Schema) -> ObjectStage | None:
+    def _start(self, table: Schema) -> JobWriter | None:
         here = task_here()
         if here is None or self._reserved is None:
             return None
-        return ObjectStage(self._reserved, table, *here)
+        return self._reserved.writer(table, *here)
 
     def commit(self, messages: Messages) -> None:
         """In a process of its own: make all rows visible, once."""
@@ -258,13 +252,13 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         super().__init__(settings, schema, overwrite=overwrite)
         self._host = socket.gethostname()
 
-    def _objects(self, table: Schema) -> ObjectStage | None:
+    def _start(self, table: Schema) -> JobWriter | None:
         # From another machine a task can reach the files, but not whoever owns the database.
-        if not self._makes_objects or socket.gethostname() != self._host:
+        if not self._root or socket.gethostname() != self._host:
             return None
         settings = self._settings
         job = at_owner(settings.address, lambda db: reserve(db, settings.table, tasks=1))
-        return None if job is None else ObjectStage(job, table, 0, 0)
+        return None if job is None else job.writer(table, 0, 0)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """In a process of its own: make the micro-batch visible, once."""
@@ -281,36 +275,16 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def check_input(given: StructType, table: Schema, settings: Settings) -> None:
     """Names, types and key columns before a job starts; SchemaError."""
-    names: list[str] = []
     is_feed = settings.on_conflict == "changes"
     if is_feed:
         check_feed(arrow_schema(given))
     own = StructType([field for field in given.fields if not (is_feed and field.name in FEED)])
-    for name in own.names:
-        proper = table.names[table.position(name)]
-        if proper in names:
-            raise SchemaError("the column is there twice", column=proper)
-        names.append(proper)
+    names = proper_names(own, table)
     if settings.on_conflict != "error" and not table.primary_key:
         raise UsageError(f"onConflict={settings.on_conflict} needs a table with a primary key")
-    # An empty table of the input's types goes through the same checks as the rows will.
-    empty = arrow_schema(own).empty_table().rename_columns(names)
-    whole: Literal["all", "given"] = "given" if settings.on_conflict == "upsert" else "all"
-    table.table(empty, columns=whole)
+    check_types(own, names, table, whole=settings.on_conflict != "upsert")
 
 
 def _query() -> str:
     context = TaskContext.get()
     return (context and context.getLocalProperty(QUERY_ID)) or ""
-
-
-def _chunks(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches joined, because each check costs something however few rows it is about."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in iterator:
-        waiting.append(batch)
-        if sum(one.num_rows for one in waiting) >= CHUNK_ROWS:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)

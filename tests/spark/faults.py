@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark_halocline import DefaultSource, staging
+from pyspark_halocline import DefaultSource, travel
 from pyspark_halocline.sink import StreamWriter
 
 PHASES = ("write", "before", "after")
@@ -29,7 +29,7 @@ class FaultyWriter(StreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> Any:
         self._die("write", None)
-        staging.MESSAGE_BYTES = OBJECT_BYTES  # type: ignore[misc]
+        travel.MESSAGE_BYTES = OBJECT_BYTES  # type: ignore[misc]
         return super().write(iterator)
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803

@@ -24,6 +24,7 @@ from halocline.errors import (
     SnapshotExpiredError,
     UsageError,
 )
+from halocline.store.objects import MemoryObjects
 from tests.spark.sources import BASICS, COLUMNS, OPTIONS, grow, plain
 
 pytest.importorskip("pyspark")
@@ -32,7 +33,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from halocline.spark.types import spark_schema
-from pyspark_halocline import DefaultSource, feed, live, parts, sink, staging
+from pyspark_halocline import DefaultSource, feed, live, parts, sink, travel
 from pyspark_halocline.options import read_options
 
 
@@ -101,24 +102,21 @@ def test_a_live_read_is_planned_anew_by_each_run(
     assert plain(rows()) == plain(old), "a task that is tried again sees the same snapshot"
     monkeypatch.setattr(live, "_run", lambda: "2")
     assert plain(rows()) == plain(db.table("orders").to_arrow().to_pylist())
-    folder = Path(db.path, "staging")
-    plans = list(folder.glob("*.plan"))
-    assert len(plans) == 2
+    pins = Path(db.path, "pins")
+    view = only.view.name  # type: ignore[attr-defined]
+    first, second = (pins / f"{view}-{run}.named" for run in (1, 2))
     db.gc()
-    assert plans[0].exists(), "its lease runs"
-    (lease,) = folder.glob(f"{plans[0].stem}.*.lease")
-    lease.rename(folder / f"{plans[0].stem}.1.lease")
-    monkeypatch.setattr(live, "_run", lambda: "3")
+    assert first.exists(), "its lease runs"
+    monkeypatch.setattr(type(db.core.clock), "wall_us", lambda self: 1 << 60)
+    db.gc()
+    monkeypatch.undo()
+    assert not [*pins.glob("*.lease"), *pins.glob("*.named")]
+    monkeypatch.setattr(live, "_run", lambda: "2")
     rows()
-    assert not list(folder.glob(f"{plans[0].stem}.*"))
-    before = plans[1].read_bytes()
-    # by a task that was slower
-    live._write(plans[1], live._make(only.view))  # type: ignore[attr-defined]
-    assert plans[1].read_bytes() == before
-    assert not list(folder.glob("*.draft"))
-    plans[1].write_bytes(before[:-1])
+    assert second.exists()
+    second.write_bytes(b"{")
     with pytest.raises(hc.CorruptionError):
-        live._read(plans[1])
+        rows()
 
 
 def test_a_predicate_leaves_out_files(db: hc.Database) -> None:
@@ -148,9 +146,9 @@ def test_a_lease_keeps_the_snapshot_until_it_is_over(db: hc.Database) -> None:
     assert any("lease" in kept.reason for kept in db.gc().kept)
     rows = [row["id"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
     assert sorted(rows) == list(range(200))
-    pins[0].write_text('{"ts": 1, "until_us": 5}')
+    over = pins[0].rename(pins[0].with_name(f"{pins[0].name.partition('-')[0]}-5.lease"))
     assert not any("lease" in kept.reason for kept in db.gc().kept)
-    assert not pins[0].exists()
+    assert not over.exists()
     with pytest.raises(hc.CorruptionError, match="missing"):
         [list(reader.read(part)) for part in parts]
 
@@ -301,7 +299,7 @@ class Tasks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._numbers = count()
-        monkeypatch.setattr(staging, "MESSAGE_BYTES", 1000)
+        monkeypatch.setattr(travel, "MESSAGE_BYTES", 1000)
         monkeypatch.setattr(sink, "CHUNK_ROWS", 500)
         monkeypatch.setattr(sink, "task_here", lambda: (next(self._numbers), 0))
 
@@ -401,21 +399,52 @@ def test_a_write_that_never_comes_to_its_commit(shop: str, monkeypatch: pytest.M
     assert len(names(shop)) == 10
 
 
-def test_rows_that_travel_as_files_go_with_the_commit(
+def test_rows_that_travel_as_files_go_after_the_commit(
     shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "MESSAGE_BYTES", 1000)
+    Tasks(monkeypatch)
     table = frame(range(100, 5000))
     writer, messages = write(shop, table, tasks=3, onConflict="ignore")
-    assert all(message.file and not message.data for message in messages)
+    assert all(message.files and not message.data for message in messages)
     assert len(names(shop)) == 4910
-    folder = Path(shop, "staging")
-    assert list(folder.iterdir()) == []
-    tasks = writer.write(iter(frame(range(5000, 9000)).to_batches()))
-    writer.abort([tasks])
-    assert (folder / tasks.file).exists(), "abort deletes nothing"
+    (key, _), *_ = messages[0].files
+    with hc.open(shop, options=OPTIONS) as db:
+        assert not db.core.engine.jobs, "the job ended with the commit"
+        db.gc()
+        assert not Path(shop, "objects", key).exists()
+        assert db.check() == []
+    waiting, _ = write(shop, frame([]), onConflict="ignore")
+    late = waiting.write(iter(frame(range(5000, 9000)).to_batches()))
+    waiting.abort([late])
+    (key, _), *_ = late.files
+    file = Path(shop, "objects", key)
+    assert file.exists(), "abort deletes nothing"
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(data)
+    with pytest.raises(CorruptionError, match="not what its task wrote"):
+        waiting.commit([late])
     with pytest.raises(NotFoundError, match="run the write again"):
-        staging.check(shop, messages)
+        writer._commit(messages, "another token")
+
+
+def test_rows_travel_in_the_message_where_a_task_has_no_names_left(
+    shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tasks(monkeypatch)
+    monkeypatch.setattr(travel, "FILE_BYTES", 4000)
+    table = frame(range(100, 40_000))
+    _, (message,) = write(shop, table, tasks=1)
+    assert len(message.made) == travel.ORDINALS
+    assert message.data
+    assert len(names(shop)) == 39_910
+    monkeypatch.setattr(sink, "task_here", lambda: None)  # beyond TASKS of them
+    _, (message,) = write(shop, table, tasks=1, onConflict="upsert")
+    assert message.data
+    assert not message.made
+    assert not message.files
+    assert len(names(shop)) == 39_910
 
 
 def test_a_token_makes_a_write_happen_once(shop: str) -> None:
@@ -454,7 +483,7 @@ def test_ignored_rows_by_keys_of_several_columns(tmp_path: Path) -> None:
         assert found.to_pylist() == [{"a": "x", "c": 20, "n": 0}, {"a": "y", "c": 10, "n": 0}]
 
 
-def test_rows_that_claim_to_be_huge_are_not_unpacked(tmp_path: Path) -> None:
+def test_rows_that_claim_to_be_huge_are_not_unpacked() -> None:
     batch = pa.record_batch([pa.array(["x" * (16 << 20)])], names=["text"])
     table = pa.Table.from_batches([batch] * 8)
     small = pa.BufferOutputStream()
@@ -465,12 +494,12 @@ def test_rows_that_claim_to_be_huge_are_not_unpacked(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="once unpacked"):
         parts.from_stream(bomb)
     with pytest.raises(CorruptionError, match="once unpacked"):
-        list(staging.batches("", [staging.TaskMessage(rows=8, data=bomb)]))
-    (tmp_path / "staging").mkdir()
-    (tmp_path / "staging" / "x.arrow").write_bytes(bomb)
-    message = staging.TaskMessage(rows=8, file="x.arrow", digest=xxhash.xxh3_128_digest(bomb))
+        list(travel.travelled(MemoryObjects(), [travel.TaskMessage(rows=8, data=bomb)]))
+    objects = MemoryObjects()
+    objects.put("1/1-0.parquet", bomb)
+    files = [("1/1-0.parquet", xxhash.xxh3_128_digest(bomb))]
     with pytest.raises(CorruptionError, match="once unpacked"):
-        list(staging.batches(str(tmp_path), [message]))
+        list(travel.travelled(objects, [travel.TaskMessage(rows=8, files=files)]))
 
 
 # -- streams -------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from tests.spark.sources import OPTIONS
 pytest.importorskip("pyspark")
 
 from halocline.spark.types import spark_schema
-from pyspark_halocline import DefaultSource, sink, staging
-from pyspark_halocline.objects import join_upsert
+from pyspark_halocline import DefaultSource, sink, travel
+from pyspark_halocline.travel import join_upsert
 
 COLUMNS = {"id": int, "name": str, "note": str}
 
@@ -31,7 +31,7 @@ COLUMNS = {"id": int, "name": str, "note": str}
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many."""
-    monkeypatch.setattr(staging, "MESSAGE_BYTES", 1200)
+    monkeypatch.setattr(travel, "MESSAGE_BYTES", 1200)
     monkeypatch.setattr(sink, "CHUNK_ROWS", 40)
 
 
@@ -108,8 +108,8 @@ def test_few_rows_of_a_stream_stay_rows(db: hc.Database) -> None:
 def test_rows_that_take_no_room_become_objects_in_time(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "MESSAGE_BYTES", 1 << 30)
-    monkeypatch.setattr(staging, "MESSAGE_ROWS", 100)
+    monkeypatch.setattr(travel, "MESSAGE_BYTES", 1 << 30)
+    monkeypatch.setattr(travel, "MESSAGE_ROWS", 100)
     (message,) = tasks(writer_of(db, frame([1]), "events"), frame([1] * 1000), 1)
     assert message.made
     writer_of(db, frame([1]), "events").commit([message], 0)
@@ -134,9 +134,12 @@ def test_attempts_share_no_file_and_only_the_one_that_won_counts(db: hc.Database
 
 
 def test_rows_that_travel_as_files_go_with_the_commit_of_their_stream(db: hc.Database) -> None:
-    put(db, frame(range(200)).drop_columns("note"), 0, onConflict="upsert")
+    messages = put(db, frame(range(200)).drop_columns("note"), 0, onConflict="upsert")
+    assert all(message.files and not message.made for message in messages)
     assert db.table("orders").count() == 200
-    assert list(Path(db.path, "staging").iterdir()) == []
+    assert not db.core.engine.jobs
+    db.gc()
+    assert files(db) == {Path(file).name for file in db.table("orders").files()}
 
 
 def test_tasks_on_other_machines_ask_nobody(
@@ -146,7 +149,7 @@ def test_tasks_on_other_machines_ask_nobody(
     writer = writer_of(db, rows)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     messages = tasks(writer, rows)
-    assert all(message.file and not message.made for message in messages)
+    assert all(message.data and not message.made for message in messages)
     writer_of(db, rows).commit(messages, 0)
     assert db.table("orders").count() == 200
 
@@ -201,7 +204,7 @@ def test_a_key_that_comes_twice_is_told_and_nothing_is_left(db: hc.Database) -> 
 def test_what_a_write_that_failed_has_made_is_collected(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_halocline.objects.OBJECT_BYTES", 4000)
+    monkeypatch.setattr("pyspark_halocline.travel.FILE_BYTES", 4000)
     with pytest.raises(SchemaError, match="id"):
         put(db, pa.concat_tables([frame(range(400)), frame([None])]), 0, onConflict="upsert")
     assert files(db)
@@ -239,7 +242,7 @@ def test_others_never_make_an_upsert_fail(db: hc.Database, seed: int) -> None:
         rows = frame(ids, f"batch {batch}")
         messages = tasks(writer_of(db, rows, onConflict="upsert"), rows, 2)
         made = [one for message in messages for one in message.made]
-        rest = [one for message in messages for one in staging.batches(db.path, [message])]
+        rest = list(travel.travelled(db.core.engine.shelf.objects, messages))
         txn = db.begin()
         join_upsert(txn, "orders", made, rest)
         for _ in range(chance.choice([0, 1, 5])):

@@ -4,7 +4,7 @@
                                                                     |
         versions in L0, catalog, tokens, times <--------------------|
         entries of ended objects leave their tables <---------------'
-        their files, and those of dead jobs, are deleted     (staged ones too: staging.py)
+        their files, and those of dead jobs, are deleted
 
 The floor never falls, whatever retention is set later or the clock does: it is logged before
 anything is dropped, and rises only. It rises under the commit lock, where named snapshots are taken
@@ -34,7 +34,6 @@ from halocline.checkpoint.horizon import Holder, find_holders, horizon_of
 from halocline.checkpoint.leases import read_leases
 from halocline.checkpoint.pins import EVERYTHING, ProcessPin, read_pins
 from halocline.checkpoint.report import GcReport, Kept
-from halocline.checkpoint.staging import sweep_staged
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
@@ -145,15 +144,14 @@ class Collector:
             listed = []  # somebody may be loading a checkpoint that we would take for garbage
         verdict = judge(committer, {*listed, *(entry.key for entry in ended)})
         files, freed, stuck = self._delete(verdict.dead, ended)
-        staged, staged_bytes = sweep_staged(self._files, core.clock) if sweep else (0, 0)
         return GcReport(
             floor=engine.floor,
             versions=versions,
             tables=tables,
             tokens=tokens,
             objects=len(ended),
-            files=files + staged,
-            bytes_freed=freed + staged_bytes,
+            files=files,
+            bytes_freed=freed,
             log_files=self._drop_log() if self._drop_log is not None else 0,
             kept=(*self._held(holders), *_left(verdict), *unlisted, *stuck),
         )

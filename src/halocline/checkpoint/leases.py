@@ -6,7 +6,9 @@
 
 A Spark job is planned in a process that ends before the first row is read, and it is not told when
 the last row has been. So its pin is an empty file whose name says the snapshot and the wall clock
-at which it may be forgotten. Jobs that read the same snapshot at about the same time share one.
+at which it may be forgotten. Jobs that read the same snapshot at about the same time share one. A
+named lease is a file whose content is the name of another: tasks that must read the same snapshot,
+and cannot be told which, agree on one by it.
 
 A clock that jumps ahead ends leases early; then a reader meets a missing file, never fewer rows.
 
@@ -18,15 +20,20 @@ Invariants
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from halocline.checkpoint.pins import PINS_DIRECTORY, ProcessPin
 from halocline.clock import Clock
-from halocline.store import Files
+from halocline.errors import CorruptionError
+from halocline.store import Files, LocalFiles
 
 ENDING: Final = ".lease"
+NAMED: Final = ".named"
+NAME_BYTES_MAX: Final = 64
 _NAME: Final = re.compile(r"(\d{1,19})-(\d{1,19})\.lease", re.ASCII)
 SHARES: Final = 10
 """Leases that end within a tenth of their length of each other are one file."""
@@ -47,16 +54,47 @@ def write_lease(files: Files, clock: Clock, ts: int, seconds: float) -> str:
     return path
 
 
+def share_lease(root: str, clock: Clock, name: str, ts: int, seconds: float) -> int:
+    """Pin a snapshot, which the caller holds open, under a name; returns which one the name pins.
+
+    Of several who call at once the first decides, so all of them read the same snapshot: a link
+    never replaces a file.
+    """
+    files, path = LocalFiles(root), f"{PINS_DIRECTORY}/{name}{NAMED}"
+    if not files.exists(path):
+        lease = Path(write_lease(files, clock, ts, seconds)).name
+        draft = f"{PINS_DIRECTORY}/{name}.{clock.random_bytes(8).hex()}{NAMED}"
+        files.write(draft, lease.encode())
+        with suppress(FileExistsError):
+            os.link(Path(root, draft), Path(root, path), follow_symlinks=False)
+        files.remove(draft)
+    found = _lease_in(files, path)
+    if found is None:
+        raise CorruptionError(path, "it names no lease")
+    return found[0]
+
+
 def read_leases(files: Files, clock: Clock) -> list[ProcessPin]:
     """The snapshots of leases that run; the files of others are removed."""
     found = []
     now_us = clock.wall_us()
     for name in files.list(PINS_DIRECTORY):
-        if name.endswith(ENDING):
-            parts = _NAME.fullmatch(name)
-            if parts is not None and int(parts[2]) > now_us:
-                found.append(ProcessPin(0, int(parts[1])))
+        if name.endswith((ENDING, NAMED)):
+            path = f"{PINS_DIRECTORY}/{name}"
+            lease = _lease_in(files, path)
+            if lease is not None and lease[1] > now_us:
+                found.append(ProcessPin(0, lease[0]))
             else:
                 with suppress(OSError):
-                    files.remove(f"{PINS_DIRECTORY}/{name}")
+                    files.remove(path)
     return found
+
+
+def _lease_in(files: Files, path: str) -> tuple[int, int] | None:
+    """The snapshot of a lease and its end; None for a file that is none."""
+    text = Path(path).name
+    if path.endswith(NAMED):
+        with suppress(OSError, UnicodeDecodeError, CorruptionError):
+            text = files.read(path, NAME_BYTES_MAX).decode("ascii")
+    parts = _NAME.fullmatch(text)
+    return None if parts is None else (int(parts[1]), int(parts[2]))

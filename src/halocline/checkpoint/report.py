@@ -41,7 +41,7 @@ class GcReport:
     objects: int
     """Objects that left the catalog."""
     files: int
-    """Files that were deleted: those objects, and what dead jobs had left, staged rows too."""
+    """Files that were deleted: those objects, and what dead jobs had left."""
     bytes_freed: int
     log_files: int
     """Log files that a checkpoint has made superfluous."""

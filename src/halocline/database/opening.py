@@ -51,9 +51,7 @@ _logger = logging.getLogger("halocline")
 LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
-KNOWN = frozenset(
-    {"LOCK", "endpoint", "published", "log", "pins", "spill", "staging", "objects", "tls"}
-)
+KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "objects", "tls"})
 
 
 def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:

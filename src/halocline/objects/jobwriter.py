@@ -38,6 +38,7 @@ from halocline.objects.write import encode_data, encode_tombstones
 from halocline.options import Options
 from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
+from halocline.store.files import Buffer
 from halocline.store.objects import Objects
 
 PLACE_ROWS: Final = 1 << 20
@@ -103,8 +104,12 @@ class JobWriter:
         return encode_tombstones(table, self._schema, options=self.options)
 
     def put(self, encoded: EncodedObject) -> ObjectFile:
-        """Store a file at the next place; OSError when the store cannot take it."""
+        """Store an object at the next place; OSError when the store cannot take it."""
         data, stats = encoded
+        return ObjectFile(self.put_bytes(data), stats)
+
+    def put_bytes(self, data: Buffer) -> str:
+        """Store a file of any content at the next place; returns its key."""
         place = self._take_place()
         for step in range(self._attempts):
             number = place * self._attempts + (self._attempt + step) % self._attempts
@@ -113,7 +118,7 @@ class JobWriter:
                 self._objects.put_new(key, data)
             except FileExistsError:
                 continue
-            return ObjectFile(key, stats)
+            return key
         raise UnavailableError(f"all {self._attempts} names for one file are taken, as {key} is")
 
     def _take_place(self) -> int:

@@ -40,7 +40,7 @@ from halocline.spark.probe import Base
 from halocline.spark.sessions import check_workers, prepare
 from halocline.spark.task import PARTITIONS_MAX, Spec, run, shares
 from halocline.spark.trouble import told
-from halocline.spark.types import arrow_schema, quoted
+from halocline.spark.types import check_types, proper_names, quoted
 from halocline.spark.worker import LINE_SQL, check_undamaged, file_in
 from halocline.txn import Transaction, task_objects
 from halocline.txn.task_objects import TaskFiles
@@ -119,14 +119,8 @@ def _shorten_memory(owner: SparkOwner, name: str) -> None:
 
 def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
     """The input's columns in the table's spelling; SchemaError before a long job starts."""
-    given: dict[str, str] = {}
-    for name in df.columns:
-        if name in spec.extra:
-            continue
-        proper = schema.names[schema.position(name)]
-        if proper in given.values():
-            raise SchemaError("the column is there twice", column=proper)
-        given[name] = proper
+    own = T.StructType([field for field in df.schema.fields if field.name not in spec.extra])
+    given = proper_names(own, schema)
     if not schema.primary_key:
         raise UsageError("jobs that write need a table with a primary key")
     for key in schema.primary_key:
@@ -134,11 +128,8 @@ def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
             raise SchemaError("a key column is missing", column=key)
     if spec.blind == "delete":
         given = {name: proper for name, proper in given.items() if proper in schema.primary_key}
-    # An empty table of the input's types goes through the same checks as the rows will.
-    empty = arrow_schema(df.select(*map(quoted, given)).schema).empty_table()
-    empty = empty.rename_columns(list(given.values()))
     whole = spec.absent == "insert" and spec.matched != "update"
-    schema.table(empty, columns="all" if whole else "given")
+    check_types(own, given, schema, whole=whole)
     return schema.primary_key if spec.blind == "delete" else tuple(given.values())
 
 

@@ -12,7 +12,6 @@ A handle that only reads can log no job, so there all rows travel inside the pla
 from __future__ import annotations
 
 import io
-from itertools import count
 from typing import Final
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from halocline.errors import UsageError
-from halocline.objects.shelf import object_key
+from halocline.objects.jobwriter import JobWriter
 from halocline.options import parse_duration
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
@@ -40,8 +39,7 @@ class LeasedFiles:
         self._state = state
         self._jobs = jobs
         """Where whoever ends the plan finds the job that has written for it."""
-        self._job: JobNode | None = None
-        self._numbers = count()
+        self._writer: JobWriter | None = None
 
     def frame(self, session: SparkSession, rows: pa.Table, *, max_rows: int) -> DataFrame:
         """The rows as a DataFrame."""
@@ -58,11 +56,18 @@ class LeasedFiles:
         shelf, core = self._state.shelf, self._core
         if not shelf.root:
             raise UsageError("the objects of this database are in memory: Spark cannot read them")
-        if self._job is None:
+        if self._writer is None:
             assert core.committer is not None
             lease_us = core.clock.wall_us() + int(parse_duration(LEASE) * 1e6)
-            self._job = core.committer.start_job(self._state, lease_us=lease_us)
-            self._jobs.append(self._job)
+            job = core.committer.start_job(self._state, lease_us=lease_us)
+            self._jobs.append(job)
+            self._writer = JobWriter(
+                shelf.objects,
+                self._state.schema,
+                core.options,
+                table_id=job.table_id,
+                job_id=job.job_id,
+            )
         sink = io.BytesIO()
         pq.write_table(
             rows,
@@ -73,6 +78,4 @@ class LeasedFiles:
             row_group_size=GROUP_ROWS,
             write_page_checksum=True,
         )
-        key = object_key(self._state.table_id, self._job.job_id, next(self._numbers))
-        shelf.objects.put(key, sink.getvalue())
-        return f"{shelf.root}/{key}"
+        return f"{shelf.root}/{self._writer.put_bytes(sink.getvalue())}"

@@ -9,6 +9,7 @@ Spark guesses types from what it is given, and guesses differently from Arrow an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import types as T
 
 from halocline.errors import SchemaError
 from halocline.objects.columns import COMMIT_TS, ROWID
+from halocline.schema.schema import Schema
 
 _PLAIN: dict[pa.DataType, T.DataType] = {
     pa.bool_(): T.BooleanType(),
@@ -63,6 +65,33 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return cast("Any", to_arrow_schema)(schema, timezone="UTC")
+
+
+def proper_names(given: T.StructType, schema: Schema) -> dict[str, str]:
+    """The columns of an input, each with the table's spelling; SchemaError when one is there twice.
+
+    Also when the table has it not.
+    """
+    found: dict[str, str] = {}
+    for name in given.names:
+        proper = schema.names[schema.position(name)]
+        if proper in found.values():
+            raise SchemaError("the column is there twice", column=proper)
+        found[name] = proper
+    return found
+
+
+def check_types(
+    given: T.StructType, names: Mapping[str, str], schema: Schema, *, whole: bool
+) -> None:
+    """SchemaError before a long job starts for columns that cannot be those of the table.
+
+    An empty table of the input's types goes through the checks that its rows will go through;
+    `whole`: absent columns are filled in.
+    """
+    fields = T.StructType([given[name] for name in names])
+    empty = arrow_schema(fields).empty_table().rename_columns(list(names.values()))
+    schema.table(empty, columns="all" if whole else "given")
 
 
 def quoted(name: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 
-from halocline.checkpoint.leases import read_leases, write_lease
+from halocline.checkpoint.leases import read_leases, share_lease, write_lease
 from halocline.checkpoint.pins import PINS_DIRECTORY, PinFile, ProcessPin, read_pins
+from halocline.clock import SystemClock
+from halocline.errors import CorruptionError
 from halocline.store import LocalFiles
 from tests.clock import ManualClock
 from tests.store.faulty import FaultyFiles
@@ -65,3 +69,32 @@ def test_what_is_no_lease_is_removed(files: Any, name: str) -> None:
     files.write(f"{PINS_DIRECTORY}/{name}.lease", b"")
     assert read_leases(files, ManualClock()) == []
     assert files.list(PINS_DIRECTORY) == []
+
+
+def test_the_first_to_take_a_name_decides_which_snapshot_it_pins(tmp_path: Path) -> None:
+    clock, files = ManualClock(), LocalFiles(tmp_path)
+    assert share_lease(str(tmp_path), clock, "view-1", 70, 100.0) == 70
+    assert share_lease(str(tmp_path), clock, "view-1", 90, 100.0) == 70
+    assert share_lease(str(tmp_path), clock, "view-2", 90, 100.0) == 90
+    assert {pin.ts for pin in read_leases(files, clock)} == {70, 90}
+    Path(tmp_path, PINS_DIRECTORY, "view-2.named").write_bytes(b"[")
+    with pytest.raises(CorruptionError, match="view-2"):
+        share_lease(str(tmp_path), clock, "view-2", 90, 100.0)
+    clock.advance(120)
+    assert read_leases(files, clock) == []
+    assert files.list(PINS_DIRECTORY) == []
+
+
+def test_several_processes_that_take_a_name_at_once_agree(tmp_path: Path) -> None:
+    write_lease(LocalFiles(tmp_path), ManualClock(), 1, 100.0)  # the folder is there
+    with ThreadPoolExecutor(8) as pool:
+        for name in range(20):
+            begin = Barrier(8)
+
+            def take(ts: int, name: int = name, begin: Barrier = begin) -> int:
+                begin.wait()
+                return share_lease(str(tmp_path), SystemClock(), f"view-{name}", ts, 100.0)
+
+            assert len(set(pool.map(take, range(10, 18)))) == 1
+    names = [name for name in LocalFiles(tmp_path).list(PINS_DIRECTORY) if name.endswith(".named")]
+    assert len(names) == 20, "no draft is left"
