@@ -142,10 +142,18 @@ def _transfer_once(db: Any, number: int, source: int, target: int) -> int:
 # -- a child that answers ------------------------------------------------------------------------
 
 
-def owner(input: int, output: int, path: str, serve: bool = True, **arguments: Any) -> None:
+def owner(
+    input: int,
+    output: int,
+    path: str,
+    serve: bool = True,
+    background: bool = True,
+    **arguments: Any,
+) -> None:
     """Has the database open and does what it is asked to do."""
+    options = replace(SMALL, serve=serve, background=background)
     try:
-        db = halocline.open(path, options=replace(SMALL, serve=serve), **arguments)
+        db = halocline.open(path, options=options, **arguments)
     except HaloclineError as error:
         _say(output, {"error": type(error).__name__, "text": str(error)})
         return

@@ -11,10 +11,17 @@ from tests.process.nursery import Nursery
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def one_nursery() -> Iterator[Nursery]:
     nursery = Nursery()
     yield nursery
     nursery.close()
+
+
+@pytest.fixture
+def nursery(one_nursery: Nursery) -> Iterator[Nursery]:
+    """Starts children; those that the test leaves behind are killed."""
+    yield one_nursery
+    one_nursery.end_children()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Nursery:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(60)
+        self.children: list[Child] = []
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", __file__, str(theirs.fileno())],
@@ -61,6 +62,20 @@ class Nursery:
             os.kill(pid, signal.SIGKILL)
         self.wait(pid)
 
+    def pause(self, pid: int) -> None:
+        """Stop a child, and wait until it stands still.
+
+        The signal alone is not enough: on a busy machine the thread that takes it may wait for the
+        processor while the others go on.
+        """
+        self._socket.send(json.dumps({"do": "pause", "pid": pid}).encode())
+        self._answer()
+
+    def end_children(self) -> None:
+        """Kill what a test that failed has left running, so that the next one does not fail too."""
+        while self.children:
+            self.children[0].kill()
+
     def close(self) -> None:
         self._socket.close()
         self._process.wait(20)
@@ -82,6 +97,7 @@ class Child:
         os.close(their_input)
         os.close(their_output)
         self._answers = os.fdopen(self._output, "r", encoding="utf-8")
+        nursery.children.append(self)
         self.said = self._read()
 
     def ask(self, question: str, **arguments: Any) -> Any:
@@ -91,6 +107,15 @@ class Child:
     def kill(self) -> None:
         self._nursery.kill(self.pid)
         self._close()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, it stands still."""
+        self._nursery.pause(self.pid)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> int:
         """Close its input: it ends by itself."""
@@ -106,6 +131,7 @@ class Child:
         return json.loads(line)
 
     def _close(self) -> None:
+        self._nursery.children.remove(self)
         self._answers.close()
         if self._input >= 0:
             os.close(self._input)
@@ -131,6 +157,10 @@ def _serve(channel: socket.socket) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
             channel.send(str(pid).encode())
+        elif request["do"] == "pause":
+            os.kill(request["pid"], signal.SIGSTOP)
+            os.waitpid(request["pid"], os.WUNTRACED)
+            channel.send(b"paused")
         else:
             _, status = os.waitpid(request["pid"], 0)
             channel.send(str(os.waitstatus_to_exitcode(status)).encode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -47,13 +46,12 @@ def test_a_paused_client_holds_up_nobody_and_misses_nothing(
             question = {"do": "streak", "first": 1 + number * COMMITS, "count": COMMITS}
             os.write(child._input, json.dumps(question).encode() + b"\n")
             _until(lambda: db.visible_ts > before + 20)  # noqa: B023 waited for at once
-            os.kill(child.pid, signal.SIGSTOP)
-            started = time.monotonic()
-            for _ in range(20):
-                raise_and_show(db, page)
-            # Twenty syncs: a pause of the other lasts as long as we like.
-            assert time.monotonic() - started < WAIT_S / 2
-            os.kill(child.pid, signal.SIGCONT)
+            with child.paused():
+                started = time.monotonic()
+                for _ in range(20):
+                    raise_and_show(db, page)
+                # Twenty syncs: a pause of the other lasts as long as we like.
+                assert time.monotonic() - started < WAIT_S / 2
             assert child._read() == {"value": COMMITS}
         assert child.end() == 0
         assert db.table("t").count() == 1 + PAUSES * COMMITS
