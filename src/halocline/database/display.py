@@ -25,7 +25,6 @@ from halocline.read.scan import count_known, scan_pages, take_plan
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.schema.batches import from_arrow
-from halocline.schema.typenames import type_text
 from halocline.show import cell_text, html_table, text_table
 
 if TYPE_CHECKING:
@@ -109,8 +108,8 @@ def _table(db: Database, name: str, width: int) -> Picture:
     batches = first.select(shown).combine_chunks().to_batches()
     values = [row for batch in batches for row in from_arrow(batch)]
     columns = [
-        [name, type_text(schema.arrow.field(name).type), *(cell_text(row[at]) for row in values)]
-        for at, name in enumerate(shown)
+        [column.name, cell_text(column.type_name), *(cell_text(row[at]) for row in values)]
+        for at, column in enumerate(schema.columns[:COLUMNS_SHOWN])
     ]
     fits = _fitting(columns, width)
     lines = [list(line) for line in zip(*columns[:fits], strict=True)]

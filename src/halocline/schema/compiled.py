@@ -25,6 +25,7 @@ from types import CodeType
 from typing import Any, Final, Protocol
 
 from halocline.errors import SchemaError
+from halocline.schema.domains import Domain
 from halocline.schema.types import INT_BITS, UTC, kind
 from halocline.schema.values import (
     CheckValue,
@@ -71,6 +72,8 @@ class ColumnLike(Protocol):
     def type(self) -> Any: ...
     @property
     def nullable(self) -> bool: ...
+    @property
+    def domain(self) -> Domain | None: ...
 
 
 class KeyGuard(Protocol):
@@ -89,7 +92,8 @@ def column_checks(columns: Sequence[ColumnLike], keys: frozenset[int]) -> tuple[
 
 
 def _full_check(column: ColumnLike, is_key: bool) -> CheckValue:
-    check, name, nullable = checker(column.type), column.name, column.nullable
+    name, nullable = column.name, column.nullable
+    check = checker(column.type) if column.domain is None else column.domain.check
     null = "a primary key column must not be null" if is_key else "must not be null"
 
     def full(value: Any) -> Any:
@@ -229,7 +233,7 @@ def _lines(
             f"        {v} = {slow}({v})",
             *tail,
         ]
-    if family in ("list", "struct"):
+    if family in ("list", "struct") or column.domain is not None:
         return [f"{v} = {slow}({v})"]
     return [f"if {_fast_test(column.type, family, v)}:", "    pass", *tail]
 

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from halocline.errors import SchemaError, UsageError
 from halocline.schema.cast import WrongType, exact_cast
+from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.values import Unfit
 
@@ -44,6 +45,8 @@ class ColumnFacts(Protocol):
     def type(self) -> Any: ...
     @property
     def nullable(self) -> bool: ...
+    @property
+    def domain(self) -> Domain | None: ...
 
 
 def refuse_spark(data: Any) -> None:
@@ -262,26 +265,30 @@ def _conform_chunk(chunk: Any, column: ColumnFacts, start: int) -> list[Any]:
             *_conform_chunk(chunk.slice(half), column, start + half),
         ]
     try:
-        return [exact_cast(chunk, column.type)]
+        return [_cast(chunk, column)]
     except WrongType as error:
         raise SchemaError(error.reason, column=column.name) from None
     except Unfit:
-        at, reason = _first_unfit(chunk, column.type)
+        at, reason = _first_unfit(chunk, column)
         raise SchemaError(reason, column=column.name, row=start + at) from None
 
 
-def _first_unfit(chunk: Any, target: Any) -> tuple[int, str]:
+def _cast(chunk: Any, column: ColumnFacts) -> Any:
+    return exact_cast(chunk, column.type) if column.domain is None else column.domain.fit(chunk)
+
+
+def _first_unfit(chunk: Any, column: ColumnFacts) -> tuple[int, str]:
     """The first row that is refused, and why: halve the chunk until one row is left."""
     low, high = 0, len(chunk)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            exact_cast(chunk.slice(low, middle - low), target)
+            _cast(chunk.slice(low, middle - low), column)
             low = middle
         except Unfit:
             high = middle
     try:
-        exact_cast(chunk.slice(low, 1), target)
+        _cast(chunk.slice(low, 1), column)
     except Unfit as error:
         return low, _described(chunk[low], error.reason)
     raise AssertionError("a refused chunk has a refused row")

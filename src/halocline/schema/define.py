@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from halocline.errors import SchemaError
 from halocline.schema.convert import index_columns, opened, refuse_spark
+from halocline.schema.domains import Domain, read_domain
 from halocline.schema.names import ColumnNames, check_names
 from halocline.schema.typenames import parse_type, type_text
 from halocline.schema.types import TIME, TIMESTAMP, canonical, kind
@@ -46,6 +47,7 @@ class Defined(NamedTuple):
     name: str
     type: Any
     nullable: bool
+    domain: Domain | None = None
 
 
 class Stored(NamedTuple):
@@ -77,8 +79,9 @@ def read_definition(definition: Any) -> list[Defined]:
     fields = [field for field in schema if field.name not in dropped]
     check_names([field.name for field in fields])
     return [
-        Defined(field.name, canonical(field.type, column=field.name), field.nullable)
+        Defined(field.name, type, field.nullable, domain)
         for field in fields
+        for type, _, domain in [read_type(field.type, field.name)]
     ]
 
 
@@ -101,17 +104,19 @@ def _arrow_schema(definition: Any) -> Any:
     )
 
 
-def read_type(given: Any, column: str) -> tuple[Any, bool]:
-    """The canonical type that somebody wrote for a column, and whether it may be null."""
+def read_type(given: Any, column: str) -> tuple[Any, bool, Domain | None]:
+    """The canonical type of a definition, whether it may be null, and its domain if it has one."""
+    if (found := read_domain(given, column)) is not None:
+        return pa.string(), found[1], found[0]
     if isinstance(given, str):
-        return parse_type(given, column=column)
+        return *parse_type(given, column=column), None
     if isinstance(given, pa.DataType):
-        return canonical(given, column=column), True
+        return canonical(given, column=column), True, None
     if given is Decimal:
         reason = "a Decimal needs digits and decimals: write it as 'decimal(12,2)'"
         raise SchemaError(reason, column=column)
     try:
-        return _PYTHON_TYPES[given], True
+        return _PYTHON_TYPES[given], True, None
     except (KeyError, TypeError):
         reason = f"{given!r} is not a type: use a Python type, a type name or an Arrow type"
         raise SchemaError(reason, column=column) from None
@@ -128,8 +133,9 @@ def read_stored(wire: Any) -> Stored:
     if len(set(ids)) < len(ids) or not all(1 <= id <= read.last_id for id in ids):
         raise SchemaError("the stored schema has wrong column ids")
     columns = [
-        Defined(name, parse_type(text, column=name)[0], nullable)
+        Defined(name, type, nullable, domain)
         for _, name, text, nullable in read.columns
+        for type, _, domain in [read_type(text, name)]
     ]
     names = {id: column.name for id, column in zip(ids, columns, strict=True)}
     if not names.keys() >= set(read.key):

@@ -40,6 +40,7 @@ from halocline.schema.compiled import (
     compile_row,
 )
 from halocline.schema.define import read_definition, read_key, read_stored
+from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
 from halocline.schema.types import INT_BITS, kind
@@ -54,6 +55,13 @@ class Column:
     name: str
     type: Any
     nullable: bool
+    domain: Domain | None = None
+    """Which texts a column of text takes, if not all."""
+
+    @property
+    def type_name(self) -> str:
+        """The type as a definition names it."""
+        return type_text(self.type) if self.domain is None else str(self.domain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +92,7 @@ class Schema:
                 name=column.name,
                 type=column.type,
                 nullable=column.nullable and at not in positions,
+                domain=column.domain,
             )
             for at, column in enumerate(defined)
         )
@@ -289,7 +298,7 @@ class Schema:
     def to_wire(self) -> dict[str, Any]:
         """A dict of plain values, for the catalog."""
         return {
-            "columns": [[c.id, c.name, type_text(c.type), c.nullable] for c in self.columns],
+            "columns": [[c.id, c.name, c.type_name, c.nullable] for c in self.columns],
             "key": [self.columns[at].id for at in self.key_positions],
             "last_id": self.last_id,
         }
@@ -301,7 +310,7 @@ class Schema:
         """The schema that `to_wire` wrote down; SchemaError for anything else."""
         stored = read_stored(wire)
         columns = tuple(
-            Column(id=ColumnId(id), name=c.name, type=c.type, nullable=c.nullable)
+            Column(id=ColumnId(id), name=c.name, type=c.type, nullable=c.nullable, domain=c.domain)
             for id, c in zip(stored.ids, stored.columns, strict=True)
         )
         return cls(

@@ -9,9 +9,9 @@ uint64 becomes decimal(20,0), views, large and dictionary types become plain, ev
 becomes microseconds. A zone is a way to print a moment, not a part of it: whatever zone is given,
 the column is kept in UTC.
 
-Two extension types are read as what they store: arrow.json as string, arrow.uuid as binary. Others
-may give their bytes a meaning that we would lose, so they are refused, as are maps, unions and
-intervals.
+Two extension types are read as what they store: arrow.json as string, arrow.uuid as binary; as
+columns of their own they become text with a check (domains.py). Others may give their bytes a
+meaning that we would lose, so they are refused, as are maps, unions and intervals.
 
 Invariants
 - `canonical(canonical(t)) == canonical(t)`.
