@@ -484,7 +484,7 @@ class Twin:
 
     def _rows_in_memory(self) -> int:
         states = (self.owner or self.db).core.engine.tables.values()
-        return sum(count for state in states for _, count in state.pages())
+        return sum(count for state in states for _, count in state.shape.counted())
 
     def reopen(self, power_loss: int | None, retention_s: int | None = None) -> None:
         """Close and open again; or lose the power, and open what the disk still has."""

@@ -76,7 +76,7 @@ def at_once(
 
 def entries(db: hc.Database) -> list[int]:
     """The entries of the log that hold several transactions."""
-    follower = Follower(LocalFiles(db.path), OPTIONS)
+    follower = Follower(LocalFiles(db.path))
     records = [decode_record(entry) for entry in follower.poll()]
     follower.close()
     return [one.order for one in records if one.info is not None and one.info.commits > 1]

@@ -169,7 +169,7 @@ def _in_flight(found: list[int]) -> set[int]:
 
 
 def _entries_of_several(path: Path) -> int:
-    follower = Follower(LocalFiles(path), SMALL)
+    follower = Follower(LocalFiles(path))
     infos = [decode_record(entry).info for entry in follower.poll()]
     found = sum(info is not None and info.commits > 1 for info in infos)
     follower.close()

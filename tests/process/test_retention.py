@@ -11,8 +11,9 @@ import pytest
 import halocline
 from halocline.checkpoint.gc import Collector
 from halocline.checkpoint.root import Root
+from halocline.log.record import BODY_VERSION, decode_body
 from halocline.rows.engine import RETENTION_US
-from halocline.rows.system import VERSION, FloorNode, decode_system
+from halocline.rows.system import FloorNode
 from tests.process.children import SMALL
 from tests.process.nursery import Child, Nursery
 from tests.roles import maintenance_of
@@ -107,7 +108,7 @@ def test_a_time_that_is_none_is_a_usage_error(path: Path) -> None:
 
 
 def test_records_of_older_releases_name_no_time() -> None:
-    old = VERSION + msgspec.msgpack.encode({"floor": 7})
-    assert decode_system(old, FloorNode) == FloorNode(floor=7, retention_us=None)
+    old = BODY_VERSION + msgspec.msgpack.encode({"floor": 7})
+    assert decode_body(old, FloorNode) == FloorNode(floor=7, retention_us=None)
     fields = {field.name: field for field in msgspec.structs.fields(Root)}
     assert fields["retention_us"].default is None

@@ -283,7 +283,7 @@ def _crash_with_writers(durability: str, number: int, seeds: range) -> bool:
     # The engine knows the commit order of all, also of those that nobody was told of.
     order = [
         (page.stamp(rowid), page.row(rowid)[0])
-        for page, count in state.pages()
+        for page, count in state.shape.counted()
         for rowid in page.rowid_array(count).tolist()
     ]
     images = list(_images(files, seeds))

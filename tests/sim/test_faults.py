@@ -100,7 +100,7 @@ def _order(db: Any) -> list[int]:
     state = next(iter(db.core.engine.tables.values()))
     return [
         page.row(rowid)[0]
-        for page, count in state.pages()
+        for page, count in state.shape.counted()
         for rowid in page.rowid_array(count).tolist()
     ]
 

@@ -309,12 +309,12 @@ def test_ctrl_c_while_a_block_of_timestamps_is_extended(memory_path: Path) -> No
 
 
 def _check_ceilings(bench: Bench, label: str) -> None:
-    from halocline.log.record import EPOCH, decode_record
+    from halocline.log.record import EPOCH, decode_body, decode_record
     from halocline.log.recover import read_log
-    from halocline.rows.system import EpochNode, decode_system
+    from halocline.rows.system import EpochNode
 
     ceilings = [
-        decode_system(payload, EpochNode)
+        decode_body(payload, EpochNode)
         for record in map(decode_record, read_log(bench.db.files, bench.db.core.options).entries())
         for kind, payload in record.nodes
         if record.group == 3 and kind == EPOCH

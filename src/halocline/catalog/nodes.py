@@ -1,9 +1,4 @@
-"""DDL in the log: two node payloads, each a version byte and a msgpack map.
-
-    +---------+------------------------------------------------------------+
-    | 1 byte  | msgpack map, field names as keys                           |
-    | version |                                                            |
-    +---------+------------------------------------------------------------+
+"""DDL in the log: two nodes, each with a body (log/record.py) that is a map.
 
     DDL_CT  create table   table_id, name, schema, layout, options, next_column_id
     DDL_DT  drop table     table_id, name
@@ -31,13 +26,11 @@ from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import check_name
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
-from halocline.log.record import DDL_CT, DDL_DT
+from halocline.log.record import DDL_CT, DDL_DT, decode_body, encode_body
 from halocline.store.files import Buffer
 
 if TYPE_CHECKING:
     from halocline.schema.schema import Schema
-
-VERSION: Final = 1
 
 _Id = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
@@ -60,7 +53,6 @@ DdlNode: TypeAlias = CreateTableNode | DropTableNode
 
 _CLASSES: Final[Mapping[int, type[DdlNode]]] = {DDL_CT: CreateTableNode, DDL_DT: DropTableNode}
 _TYPES: Final[Mapping[type[DdlNode], int]] = {cls: number for number, cls in _CLASSES.items()}
-_DECODERS: Final = {number: msgspec.msgpack.Decoder(cls) for number, cls in _CLASSES.items()}
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -68,7 +60,7 @@ def encode(node: DdlNode) -> tuple[int, bytes]:
     """(node type, payload) for the log; UsageError for values that replay would refuse."""
     node_type = _TYPES[type(node)]
     try:
-        payload = bytes((VERSION,)) + _ENCODER.encode(node)
+        payload = encode_body(node)
         # Read it back: a record that is logged but cannot be replayed would lock the database out.
         decode(node_type, payload)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -88,19 +80,14 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def decode(node_type: int, payload: Buffer) -> DdlNode:
     """The node in `payload`; CorruptionError for anything that `encode` would not have written."""
-    decoder = _DECODERS.get(node_type)
-    if decoder is None:
-        raise _corrupt(node_type, "not a node about a table")
-    if len(payload) == 0:
-        raise _corrupt(node_type, "the payload is empty")
-    if payload[0] != VERSION:
-        raise _corrupt(node_type, f"version {payload[0]} is unknown; this engine reads {VERSION}")
+    fields = _CLASSES.get(node_type)
+    if fields is None:
+        raise CorruptionError("log", f"node type {node_type} is not a node about a table")
+    node = decode_body(payload, fields)
     try:
-        node: DdlNode = decoder.decode(memoryview(payload)[1:])
         check_name("stored", node.name)
-    # msgspec's own errors are ValueErrors; bad UTF-8 and too deep nesting surface as Python's.
-    except (ValueError, RecursionError, UsageError) as error:
-        raise _corrupt(node_type, str(error)) from error
+    except UsageError as error:
+        raise CorruptionError("log", f"{fields.__name__}: {error}") from error
     return node
 
 
@@ -114,7 +101,3 @@ def table_entry(node: CreateTableNode, schema: Schema) -> TableEntry:
         options=MappingProxyType(node.options),
         next_column_id=ColumnId(node.next_column_id),
     )
-
-
-def _corrupt(node_type: int, reason: str) -> CorruptionError:
-    return CorruptionError("log", f"DDL node of type {node_type}: {reason}")

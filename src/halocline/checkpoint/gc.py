@@ -37,9 +37,9 @@ from halocline.checkpoint.report import GcReport, Kept
 from halocline.checkpoint.sweep import Verdict, end_lapsed_jobs, judge, list_files
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
-from halocline.log.record import FLOOR
+from halocline.log.record import FLOOR, encode_body
 from halocline.options import parse_duration
-from halocline.rows.system import FloorNode, encode_system
+from halocline.rows.system import FloorNode
 from halocline.rows.undo import collect, forget_objects
 from halocline.store import Files
 from halocline.store.files import TEMPORARY
@@ -109,7 +109,7 @@ class Collector:
             if engine.retention_us == retention_us:
                 return
             committer.check_running()
-            node = encode_system(FloorNode(floor=engine.floor, retention_us=retention_us))
+            node = encode_body(FloorNode(floor=engine.floor, retention_us=retention_us))
             try:
                 order = committer.append_system(FLOOR, node)
             except UnavailableError:
@@ -183,7 +183,7 @@ class Collector:
             holders = self._holders(pins)
             floor = horizon_of(holders)
             if floor > engine.floor:
-                node = encode_system(FloorNode(floor=floor))
+                node = encode_body(FloorNode(floor=floor))
                 order = committer.append_system(FLOOR, node, last=True)
                 engine.floor = floor
         if order:

@@ -27,12 +27,12 @@ from halocline.log import Follower, Place, Recovery
 from halocline.log.follow import LogGone
 from halocline.log.format import CKP, Entry
 from halocline.log.names import log_numbers, path_of
-from halocline.log.record import ROOT, decode_record
+from halocline.log.record import ROOT, decode_body, decode_record
 from halocline.objects import Shelf
 from halocline.objects.stats import object_path
 from halocline.options import Options
 from halocline.rows.engine import EngineState
-from halocline.rows.system import CheckpointNode, decode_system
+from halocline.rows.system import CheckpointNode
 from halocline.store import Files
 
 
@@ -95,7 +95,7 @@ def checkpoint_nodes(entries: Iterator[Entry]) -> Iterator[CheckpointNode]:
         if entry.type == CKP:
             for kind, payload in decode_record(entry).nodes:
                 if kind == ROOT:
-                    yield decode_system(payload, CheckpointNode)
+                    yield decode_body(payload, CheckpointNode)
 
 
 def _replay(replay: Replay, recovery: Recovery) -> Restored:
@@ -131,7 +131,7 @@ def join(files: Files, options: Options, shelf: Shelf) -> tuple[EngineState, Fol
     failed: list[CorruptionError] = []
     try:
         if not nodes:
-            nodes = list(checkpoint_nodes(Follower(files, options).poll()))[::-1]
+            nodes = list(checkpoint_nodes(Follower(files).poll()))[::-1]
         for node in nodes:
             try:
                 return _join(load(node, options, shelf), files, options)
@@ -148,7 +148,7 @@ def join(files: Files, options: Options, shelf: Shelf) -> tuple[EngineState, Fol
 
 def _join(replay: Replay, files: Files, options: Options) -> tuple[EngineState, Follower]:
     start = None if replay.root is None else replay.root.start
-    follower = Follower(files, options, start=start)
+    follower = Follower(files, start=start)
     for entry in follower.poll():
         replay.fold(entry)
     if replay.root is not None and replay.root.uuid != follower.uuid:

@@ -43,10 +43,10 @@ from halocline.errors import CorruptionError, HaloclineError
 from halocline.ids import TableId
 from halocline.log import Place
 from halocline.log.format import CKP
-from halocline.log.record import ROOT
+from halocline.log.record import ROOT, encode_body
 from halocline.objects.shelf import object_key, root_key
 from halocline.rows.state import TableState
-from halocline.rows.system import CheckpointNode, JobNode, encode_system
+from halocline.rows.system import CheckpointNode, JobNode
 from halocline.rows.tier import Tier
 from halocline.store import Files
 from halocline.txn import Committer
@@ -241,7 +241,7 @@ class Checkpoints:
         with committer.lock:
             committer.check_running()
             # The pointer must never name a checkpoint that the log does not.
-            order = committer.append_system(ROOT, encode_system(node), type=CKP, fold=keep)
+            order = committer.append_system(ROOT, encode_body(node), type=CKP, fold=keep)
         log.sync(order)
 
     def _drop(self) -> int:

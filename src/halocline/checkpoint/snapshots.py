@@ -20,9 +20,9 @@ import numpy as np
 
 from halocline.catalog.names import check_name, name_key
 from halocline.errors import AlreadyExistsError, NotFoundError, UsageError
-from halocline.log.record import SNAPSHOT
+from halocline.log.record import SNAPSHOT, encode_body
 from halocline.rows import EngineState
-from halocline.rows.system import SnapshotNode, encode_system
+from halocline.rows.system import SnapshotNode
 from halocline.txn import Committer
 
 EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,4 +113,4 @@ def _record(committer: Committer, node: SnapshotNode) -> int:
     in a commit, an interrupt between the two stops the database.
     """
     keep = partial(committer.engine.keep_snapshot, node)
-    return committer.append_system(SNAPSHOT, encode_system(node), fold=keep)
+    return committer.append_system(SNAPSHOT, encode_body(node), fold=keep)

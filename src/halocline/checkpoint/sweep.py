@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from halocline.log.record import JOB
+from halocline.log.record import JOB, encode_body
 from halocline.objects.shelf import job_of
-from halocline.rows.system import JobNode, encode_system
+from halocline.rows.system import JobNode
 from halocline.store import Objects
 from halocline.store.files import TEMPORARY
 from halocline.txn import Committer
@@ -53,7 +53,7 @@ def end_lapsed_jobs(committer: Committer, now_us: int) -> int:
         order = 0
         for job in lapsed:
             ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
-            order = committer.append_system(JOB, encode_system(ended), last=True)
+            order = committer.append_system(JOB, encode_body(ended), last=True)
             engine.start_job(ended)
     if order:
         # Durable before a file goes: a restart must not bring the job back without its files.

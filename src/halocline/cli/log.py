@@ -34,6 +34,7 @@ from halocline.log import record
 from halocline.log.format import Entry, FileHeader
 from halocline.log.inspect import End, FoundEntry, Trouble, inspect
 from halocline.log.names import path_of
+from halocline.log.record import decode_body
 from halocline.rows import system
 from halocline.rows.nodes import read_head
 from halocline.rows.reshape import decode_reshapes
@@ -115,7 +116,7 @@ def _tell_node(kind: int, body: bytes) -> Told:
             told |= msgspec.to_builtins(ddl.decode(kind, body))
         elif kind in _SYSTEM:
             told["node"], form = _SYSTEM[kind]
-            told |= msgspec.to_builtins(system.decode_system(body, form))
+            told |= msgspec.to_builtins(decode_body(body, form))
     except (HaloclineError, ValueError) as error:
         told["trouble"] = str(error)
     return told

@@ -29,7 +29,6 @@ from halocline.log.places import Place
 from halocline.log.published import Published, PublishedPage
 from halocline.log.recover import Recovery
 from halocline.log.scan import Cursor, check_follows, read_entries
-from halocline.options import Options
 from halocline.store import File, Files
 from halocline.store.files import NotAFileError
 
@@ -50,7 +49,6 @@ class Follower:
     def __init__(
         self,
         files: Files,
-        options: Options,
         *,
         start_order: int = 0,
         after: Recovery | None = None,
@@ -58,9 +56,7 @@ class Follower:
     ) -> None:
         """Begin at that order (0: the oldest there is), or where `read_log` ended, or at a place
         that a checkpoint names."""
-        del options
         self.visible_ts = 0
-        self.epoch = 0
         self._files = files
         self._start_order = start_order
         self._page: PublishedPage | None = None
@@ -91,7 +87,7 @@ class Follower:
         return position if near else None
 
     def poll(self, settle: Callable[[], None] | None = None) -> Iterator[Entry]:
-        """Entries that have become durable since. Afterwards visible_ts and epoch have moved on.
+        """Entries that have become durable since. Afterwards visible_ts has moved on.
 
         May be left half-way: the next poll goes on behind the last entry that was yielded. `settle`
         is called behind the last one, before anybody is told that this follower is current.
@@ -117,7 +113,6 @@ class Follower:
     def _reach(self, position: Published) -> None:
         if position.visible_ts > self.visible_ts:
             self.visible_ts = position.visible_ts
-        self.epoch = position.epoch
         self._sequence = position.sequence
 
     @property

@@ -5,7 +5,8 @@
     node = | type 1 | length 4 | bytes |
 
 A node is one atomic command; its number inside the payload makes it a sub-entry. What its bytes
-mean belongs to the rooms that write them.
+mean belongs to the rooms that write them. Nodes of rows have a head of their own (rows/nodes.py).
+All others have a *body*: a version byte and msgpack (`encode_body`, `decode_body`).
 
 A commit holds `count` transactions, nearly always one. Several are inserts of one row each into one
 table: the one node has `count` rows, and row i belongs to commit `first_ts + i`. They share the
@@ -24,12 +25,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from halocline.errors import CorruptionError, UsageError
 from halocline.log.format import AC, CKP, COMMITS, SYSTEM, Entry
+from halocline.store.files import Buffer
 
 DML_A: Final = 0x01
 DML_D: Final = 0x02
@@ -72,8 +74,10 @@ _new = tuple.__new__
 
 RawNode = tuple[int, bytes]
 _Token = str | tuple[str, int]
+_T = TypeVar("_T")
 _decode_token = msgspec.msgpack.Decoder(_Token).decode
-_encode_token = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+BODY_VERSION: Final = b"\x01"
 
 
 class Info(NamedTuple):
@@ -110,7 +114,7 @@ def encode_commit(
     if token is None:
         data = bytearray(_pack_plain(txn_id, _INFO_BYTES, 0, 0, epoch, count, 0, len(nodes)))
     else:
-        written = _encode_token(token)
+        written = _encode(token)
         data = bytearray(META.pack(txn_id, _INFO_BYTES + len(written)))
         data += INFO.pack(0, 0, epoch, count, HAS_TOKEN)
         data += written
@@ -123,11 +127,8 @@ def encode_commit(
 
 def encode_system_payload(txn_id: int, nodes: Sequence[tuple[int, bytes]]) -> bytearray:
     """The payload of an entry of the system."""
-    data = bytearray(META.pack(txn_id, 0))
-    data += COUNT.pack(len(nodes))
-    for kind, body in nodes:
-        data += _pack_node(kind, len(body))
-        data += body
+    data = bytearray(META.pack(txn_id, 0) + COUNT.pack(0))
+    add_nodes(data, nodes)
     return data
 
 
@@ -165,6 +166,25 @@ def decode_payload(
     if at != len(payload):
         raise CorruptionError(path, f"the nodes of a payload take {at} bytes, not {len(payload)}")
     return txn_id, info, nodes
+
+
+def encode_body(fields: Any) -> bytes:
+    """The bytes of a node that is not about rows."""
+    return BODY_VERSION + _encode(fields)
+
+
+def decode_body(payload: Buffer, fields: type[_T]) -> _T:
+    """What `encode_body` wrote, checked against its type; CorruptionError for anything else."""
+    version, name = bytes(payload[:1]), fields.__name__.lstrip("_")
+    if version != BODY_VERSION:
+        raise CorruptionError(
+            "log", f"{name}: version {version[0] if version else None} is unknown"
+        )
+    try:
+        return msgspec.msgpack.decode(memoryview(payload)[1:], type=fields)
+    # msgspec's own errors are ValueErrors; bad UTF-8 and too deep nesting surface as Python's.
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptionError("log", f"{name} cannot be decoded: {error}") from error
 
 
 def decode_record(entry: Entry) -> Record:

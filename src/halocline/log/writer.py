@@ -75,7 +75,6 @@ class Log:
         # Where the next entry goes. Changed under the commit lock only.
         self._next = replace(recovery.tail, lsns=list(recovery.tail.lsns))
         self.places = Places(self._next, [span.header for span in recovery.spans])
-        self.file_of = self.places.file_of
         self._checkpoint = recovery.checkpoint.order if recovery.checkpoint else 0
         self._sync_always = durability == "sync"
         self._unsynced_max = options.log_buffer_bytes

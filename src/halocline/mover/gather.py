@@ -25,8 +25,8 @@ from halocline.objects.keybytes import is_sorted
 from halocline.objects.order import sort_rows
 from halocline.rows.deletes import TombstoneRun, merge_tombstones
 from halocline.rows.page import FrozenPage
+from halocline.rows.resident import resident
 from halocline.rows.state import TableState
-from halocline.rows.trim import residents, thin_tombstones
 from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
@@ -64,12 +64,12 @@ def gather_tombstones(state: TableState, after_ts: int, until_ts: int, floor: in
     """
     runs = state.deletes.runs
     masks = [(run.stamps > after_ts) & (run.stamps <= until_ts) for run in runs]
-    fresh = map(thin_tombstones, runs, masks)
+    fresh = map(TombstoneRun.kept, runs, masks)
     merged = merge_tombstones([_singles(state, after_ts, until_ts), *fresh])
     # A job that did not know may have ended a version once more: the earliest tombstone counts.
     first = np.append(True, merged.rowids[1:] != merged.rowids[:-1])[: len(merged)]
-    merged = thin_tombstones(merged, first)
-    return _as_table(thin_tombstones(merged, ~_dead(state, merged, floor)), state.schema)
+    merged = merged.kept(first)
+    return _as_table(merged.kept(~_dead(state, merged, floor)), state.schema)
 
 
 def _singles(state: TableState, after_ts: int, until_ts: int) -> TombstoneRun:
@@ -92,7 +92,7 @@ def _dead(state: TableState, run: TombstoneRun, floor: int) -> BoolArray:
     """Tombstones whose row is gone: it was in L0, and undo GC has removed it."""
     dead = (run.stamps <= floor) & (run.rowids >= state.moved_rowid)
     if dead.any():
-        dead &= ~residents(state)(run.rowids)
+        dead &= ~resident(state.shape, run.rowids)
         for entry in state.shape.tier.data:
             stats = entry.stats
             dead &= (run.rowids < stats.rowid_min) | (run.rowids > stats.rowid_max)

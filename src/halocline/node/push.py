@@ -111,7 +111,7 @@ class Feed:
         place, self._end = _start(core, request.since)
         self._told = self._end
         """The end of what was pushed; `_end` may be further, when all the rest was others'."""
-        self._follower = Follower(owner.files, core.options, start=place)
+        self._follower = Follower(owner.files, start=place)
         self._has_more = True
         """The last look at the log has not come to its end."""
         self._stopped = False

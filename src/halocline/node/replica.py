@@ -87,8 +87,8 @@ class Replica:
             for _ in range(OWNER_STARTS_TRIES):
                 if not files.is_locked("LOCK"):
                     restored = restore(files, options, self._shelf, find_log)
-                    return restored.engine, Follower(files, options, after=restored.recovery)
-                if Follower(files, options).is_published():
+                    return restored.engine, Follower(files, after=restored.recovery)
+                if Follower(files).is_published():
                     joined = join(files, options, self._shelf)
                     if joined is not None:
                         return joined

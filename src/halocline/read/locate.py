@@ -219,7 +219,7 @@ def _newer(state: TableState, rowids: Int64Array, ts: int) -> Int64Array:
 def first_rowid_after(state: TableState, ts: int) -> int:
     """The smallest RowID whose commit_ts is above `ts`; the next RowID when there is none."""
     first = state.next_rowid
-    for page, count in reversed(state.pages()):
+    for page, count in reversed(state.shape.counted()):
         if not count:
             continue
         visible = page.visible_count(count, ts)

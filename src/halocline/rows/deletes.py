@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from halocline.schema.batches import Int64Array
+from halocline.schema.batches import BoolArray, Int64Array
 
 
 class Tombstone(NamedTuple):
@@ -93,30 +93,37 @@ class TombstoneRun:
         rowids = self.rowids[part]
         return rowids if self.ts_max <= ts else rowids[self.stamps[part] <= ts]
 
-    def items(self) -> Iterator[tuple[int, Tombstone]]:
-        for place in range(len(self.rowids)):
-            yield int(self.rowids[place]), self.at(place)
-
     def at(self, place: int) -> Tombstone:
         """The tombstone at a place of the run."""
         stamp, successor = int(self.stamps[place]), int(self.successors[place])
         return Tombstone(stamp, successor, self.changed[place], self.keys[place])
 
+    def kept(self, mask: BoolArray) -> TombstoneRun:
+        """The tombstones that a mask keeps."""
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, places: Int64Array) -> TombstoneRun:
+        """The tombstones at these places, in that order."""
+        listed = places.tolist()
+        return TombstoneRun(
+            self.rowids[places],
+            self.stamps[places],
+            keys=[self.keys[place] for place in listed],
+            successors=self.successors[places],
+            changed=[self.changed[place] for place in listed],
+        )
+
 
 def merge_tombstones(runs: Sequence[TombstoneRun]) -> TombstoneRun:
     """One run out of several; of two tombstones of one RowID the earlier stands first."""
-    rowids = np.concatenate([run.rowids for run in runs])
-    order = np.lexsort((np.concatenate([run.stamps for run in runs]), rowids))
-    keys = [key for run in runs for key in run.keys]
-    changed = [one for run in runs for one in run.changed]
-    places = order.tolist()
-    return TombstoneRun(
-        rowids[order],
-        np.concatenate([run.stamps for run in runs])[order],
-        keys=[keys[place] for place in places],
-        successors=np.concatenate([run.successors for run in runs])[order],
-        changed=[changed[place] for place in places],
+    together = TombstoneRun(
+        np.concatenate([run.rowids for run in runs]),
+        np.concatenate([run.stamps for run in runs]),
+        keys=[key for run in runs for key in run.keys],
+        successors=np.concatenate([run.successors for run in runs]),
+        changed=[one for run in runs for one in run.changed],
     )
+    return together.take(np.lexsort((together.stamps, together.rowids)))
 
 
 class _Sorted(NamedTuple):

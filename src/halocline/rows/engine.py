@@ -29,6 +29,7 @@ from halocline.log.record import (
     SNAPSHOT,
     Info,
     Record,
+    decode_body,
 )
 from halocline.objects import Shelf
 from halocline.options import Options
@@ -36,14 +37,7 @@ from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
-from halocline.rows.system import (
-    CheckpointNode,
-    EpochNode,
-    FloorNode,
-    JobNode,
-    SnapshotNode,
-    decode_system,
-)
+from halocline.rows.system import CheckpointNode, EpochNode, FloorNode, JobNode, SnapshotNode
 from halocline.rows.tokens import Token, Tokens
 
 TIMES_MIN = 4096
@@ -61,10 +55,6 @@ class Times:
     def __init__(self) -> None:
         self.stamps = array("q")
         self.walls = array("q")
-
-    def add(self, commit_ts: int, wall_us: int) -> None:
-        self.walls.append(wall_us)
-        self.stamps.append(commit_ts)
 
     def extend(self, stamps: Sequence[int], walls: Sequence[int]) -> None:
         self.walls.extend(walls)
@@ -242,15 +232,15 @@ class EngineState:
     def _fold_system(self, record: Record) -> None:
         for kind, payload in record.nodes:
             if kind == EPOCH:
-                self.open_epoch(decode_system(payload, EpochNode))
+                self.open_epoch(decode_body(payload, EpochNode))
             elif kind == FLOOR:
-                self.raise_floor(decode_system(payload, FloorNode))
+                self.raise_floor(decode_body(payload, FloorNode))
             elif kind == JOB:
-                self.start_job(decode_system(payload, JobNode))
+                self.start_job(decode_body(payload, JobNode))
             elif kind == SNAPSHOT:
-                self.keep_snapshot(decode_system(payload, SnapshotNode))
+                self.keep_snapshot(decode_body(payload, SnapshotNode))
             elif kind == ROOT:
-                self.keep_checkpoint(decode_system(payload, CheckpointNode))
+                self.keep_checkpoint(decode_body(payload, CheckpointNode))
 
     def open_epoch(self, node: EpochNode) -> None:
         if node.epoch != self.epoch:

@@ -24,13 +24,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
-from itertools import chain
+from itertools import chain, compress
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from halocline.schema.batches import Int64Array
+from halocline.schema.batches import BoolArray, Int64Array
 
 Key = Any
 """A canonical key: one value, or a tuple for a composite key."""
@@ -84,6 +84,12 @@ class Run:
         run.ids = np.ascontiguousarray(run.rowids).data
         run.top = self.top + first_rowid
         return run
+
+    def kept(self, mask: BoolArray) -> Run:
+        """The keys and RowIDs that a mask keeps."""
+        keys = self.keys
+        left = keys[mask] if isinstance(keys, np.ndarray) else [*compress(keys, mask.tolist())]
+        return Run(left, self.rowids[mask])
 
     def newest(self, key: Key) -> int:
         """The largest RowID of a key between first and last, -1 when it is not here."""

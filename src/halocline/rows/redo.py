@@ -31,7 +31,6 @@ import numpy as np
 
 from halocline.log.record import DML_A, DML_D, DML_U, Info, Record
 from halocline.rows.engine import EngineState
-from halocline.rows.memtree import Run
 from halocline.rows.nodes import (
     Append,
     Delete,
@@ -116,14 +115,7 @@ def _rows_after(node: Append | Update, moved: int) -> Append | None:
         return Append(node.table_id, rows=node.rows[moved:], first_rowid=first)
     run = node.run
     if run is not None and moved:
-        kept = run.rowids >= moved
-        keys = run.keys
-        left = (
-            keys[kept]
-            if isinstance(keys, np.ndarray)
-            else [key for key, keep in zip(keys, kept.tolist(), strict=True) if keep]
-        )
-        run = Run(left, run.rowids[kept] - moved)
+        run = run.kept(run.rowids >= moved).shifted(-moved)
     return Append(node.table_id, table=node.table.slice(moved), run=run, first_rowid=first)
 
 

@@ -8,7 +8,7 @@
     OBJ_D   table, ids of objects that end; or everything that is current, by TRUNCATE
     PAGE_M  table, RowID ranges that left L0, commit_ts up to which tombstones are in objects
 
-Each payload is a version byte and a msgpack array. The nodes of one table in one record are folded
+Each has a body (log/record.py), which is an array. The nodes of one table in one record are folded
 as one value: a reader must never see rows in both tiers, or in neither.
 """
 
@@ -23,13 +23,11 @@ import msgspec
 from halocline.catalog.entries import ObjectEntry, ObjectKind
 from halocline.errors import CorruptionError
 from halocline.ids import NEVER, ObjectId, TableId
-from halocline.log.record import OBJ_C, OBJ_D, PAGE_M
+from halocline.log.record import OBJ_C, OBJ_D, PAGE_M, decode_body, encode_body
 from halocline.objects import ObjectFile, ObjectStats
 from halocline.objects.shelf import job_in, object_id, parse_key
 
-VERSION: Final = b"\x01"
 KINDS: Final = frozenset({OBJ_C, OBJ_D, PAGE_M})
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -83,13 +81,13 @@ def encode_reshape(node: Reshape) -> list[tuple[int, bytes]]:
     nodes: list[tuple[int, bytes]] = []
     if node.ranges or node.flushed_ts:
         moves = _Moves(node.table_id, tuple(node.ranges), node.flushed_ts)
-        nodes.append((PAGE_M, VERSION + _encode(moves)))
+        nodes.append((PAGE_M, encode_body(moves)))
     if node.ended or node.truncate:
         ends = _Ends(node.table_id, node.truncate, tuple(node.ended))
-        nodes.append((OBJ_D, VERSION + _encode(ends)))
+        nodes.append((OBJ_D, encode_body(ends)))
     if node.created or node.job_id:
         wires = tuple(entry_to_wire(entry) for entry in node.created)
-        nodes.append((OBJ_C, VERSION + _encode(_Objects(node.table_id, node.job_id, wires))))
+        nodes.append((OBJ_C, encode_body(_Objects(node.table_id, node.job_id, wires))))
     return nodes
 
 
@@ -97,33 +95,30 @@ def decode_reshapes(nodes: Iterable[tuple[int, bytes]]) -> list[Reshape]:
     """The reshapes of one record, one per table; CorruptionError for what makes no sense."""
     found: dict[int, Reshape] = {}
     for kind, payload in nodes:
-        if bytes(payload[:1]) != VERSION:
-            raise CorruptionError("log", f"object node of type {kind} has an unknown version")
-        body = memoryview(payload)[1:]
         try:
-            _join(found, kind, body)
-        except (ValueError, TypeError, RecursionError) as error:
+            _join(found, kind, payload)
+        except (ValueError, TypeError) as error:
             raise CorruptionError(
                 "log", f"object node of type {kind} cannot be decoded: {error}"
             ) from error
     return list(found.values())
 
 
-def _join(found: dict[int, Reshape], kind: int, body: memoryview) -> None:
+def _join(found: dict[int, Reshape], kind: int, payload: bytes) -> None:
     if kind == PAGE_M:
-        moves = msgspec.msgpack.decode(body, type=_Moves)
+        moves = decode_body(payload, _Moves)
         node = found.setdefault(moves.table_id, Reshape(moves.table_id))
         if any(not 0 < start < end for start, end in moves.ranges):
             raise ValueError("a range of RowIDs is empty")
         node.ranges += moves.ranges
         node.flushed_ts = max(node.flushed_ts, moves.flushed_ts)
     elif kind == OBJ_D:
-        ends = msgspec.msgpack.decode(body, type=_Ends)
+        ends = decode_body(payload, _Ends)
         node = found.setdefault(ends.table_id, Reshape(ends.table_id))
         node.ended += ends.ids
         node.truncate |= ends.truncate
     else:
-        objects = msgspec.msgpack.decode(body, type=_Objects)
+        objects = decode_body(payload, _Objects)
         node = found.setdefault(objects.table_id, Reshape(objects.table_id))
         node.created += [entry_from_wire(objects.table_id, wire) for wire in objects.objects]
         node.job_id = node.job_id or objects.job_id

@@ -365,10 +365,6 @@ class TableState:
                 return rowid if tombstone is None or tombstone.commit_ts > ts else 0
         return 0
 
-    def pages(self) -> list[tuple[Page, int]]:
-        """Every page with the number of its rows right now."""
-        return self.shape.counted()
-
     def finder_by_rowid(self, kind: FileKind) -> Finder:
         """Searches tombstone objects, or data objects of a table without a key, by RowID."""
         finder = self._by_rowid.get(kind)

@@ -6,7 +6,7 @@
     SNAPSHOT  a timestamp got a name, or lost it
     ROOT      a checkpoint is complete: its root file, and where replay begins (type CKP)
 
-Each payload is one version byte and a msgpack map. A ceiling is logged before the first number
+Each has a body (log/record.py), which is a map. A ceiling is logged before the first number
 above the old one is used, and the next epoch starts above it: whatever a crash has cut off, no
 timestamp or RowID that anybody may have seen is issued twice. A clean close logs the exact numbers,
 so that the next epoch goes on without a gap.
@@ -14,13 +14,7 @@ so that the next epoch goes on without a gap.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
-
-from halocline.errors import CorruptionError
-
-VERSION = b"\x01"
 
 
 class EpochNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,18 +74,3 @@ class CheckpointNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SystemNode = EpochNode | FloorNode | JobNode | SnapshotNode | CheckpointNode
-_S = TypeVar("_S", EpochNode, FloorNode, JobNode, SnapshotNode, CheckpointNode)
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def encode_system(node: SystemNode) -> bytes:
-    return VERSION + _encode(node)
-
-
-def decode_system(payload: bytes | memoryview, kind: type[_S]) -> _S:
-    if bytes(payload[:1]) != VERSION:
-        raise CorruptionError("log", f"{kind.__name__} has an unknown version")
-    try:
-        return msgspec.msgpack.decode(payload[1:], type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError("log", f"{kind.__name__} cannot be decoded: {error}") from error

@@ -13,17 +13,15 @@ not in L0 any more, for scans of L0 ask memory alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from halocline.rows.deletes import TombstoneRun
 from halocline.rows.members import is_among
-from halocline.rows.memtree import Run
+from halocline.rows.resident import resident
 from halocline.rows.state import Ghost, TableState
-from halocline.schema.batches import BoolArray, Int64Array
+from halocline.schema.batches import Int64Array
 
 STEP = 2000
 """Keys that one turn under the commit lock lets go: less than a millisecond."""
@@ -97,7 +95,7 @@ def forget_keys(state: TableState, gone: Int64Array, commit_lock: Lock) -> None:
     for run in tree.runs:
         mask = ~is_among(run.rowids, gone)
         if not mask.all():
-            thin = _thin_run(run, mask)
+            thin = run.kept(mask)
             with commit_lock:
                 tree.swap_run(run, thin)
 
@@ -110,53 +108,19 @@ def _matching(pairs: list[tuple[Any, int]], gone: Int64Array) -> list[tuple[Any,
     return [pair for pair, hit in zip(pairs, hits.tolist(), strict=True) if hit]
 
 
-def _thin_run(run: Run, mask: BoolArray) -> Run:
-    keys = run.keys
-    if isinstance(keys, np.ndarray):
-        return Run(keys[mask], run.rowids[mask])
-    kept = [key for key, keep in zip(keys, mask.tolist(), strict=True) if keep]
-    return Run(kept, run.rowids[mask])
-
-
 def _trim_tombstones(state: TableState, until: int, commit_lock: Lock) -> None:
     deletes = state.deletes
-    in_l0 = residents(state)
     singles = [(rowid, one[0]) for rowid, one in deletes.ended.copy().items() if one[0] <= until]
     if singles:
         rowids = np.fromiter((rowid for rowid, _ in singles), np.int64, len(singles))
-        leaving = rowids[~in_l0(rowids)].tolist()
+        leaving = rowids[~resident(state.shape, rowids)].tolist()
         for begin in range(0, len(leaving), STEP):
             with commit_lock:
                 for rowid in leaving[begin : begin + STEP]:
                     deletes.ended.pop(rowid, None)
     for run in deletes.runs:
-        mask = (run.stamps > until) | in_l0(run.rowids)
+        mask = (run.stamps > until) | resident(state.shape, run.rowids)
         if not mask.all():
-            thin = thin_tombstones(run, mask)
+            thin = run.kept(mask)
             with commit_lock:
                 deletes.swap_run(run, thin)
-
-
-def residents(state: TableState) -> Callable[[Int64Array], BoolArray]:
-    """Which of some RowIDs have a row in L0 now."""
-    pages = [page.rowid_array(count) for page, count in state.pages()]
-    present = np.concatenate([np.zeros(0, dtype=np.int64), *pages])
-
-    def in_l0(rowids: Int64Array) -> BoolArray:
-        return np.isin(rowids, present)
-
-    return in_l0
-
-
-def thin_tombstones(run: TombstoneRun, mask: BoolArray) -> TombstoneRun:
-    """The tombstones of the run that the mask keeps."""
-    if mask.all():
-        return run
-    places = np.nonzero(mask)[0].tolist()
-    return TombstoneRun(
-        run.rowids[mask],
-        run.stamps[mask],
-        keys=[run.keys[place] for place in places],
-        successors=run.successors[mask],
-        changed=[run.changed[place] for place in places],
-    )

@@ -21,7 +21,7 @@ import numpy as np
 from halocline.catalog.entries import ObjectEntry
 from halocline.rows.page import FrozenPage
 from halocline.rows.state import Shape, TableState
-from halocline.rows.trim import STEP, forget_keys, thin_tombstones
+from halocline.rows.trim import STEP, forget_keys
 from halocline.schema.batches import BoolArray, Int64Array
 
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
@@ -95,7 +95,7 @@ def _forget_tombstones(state: TableState, gone: Int64Array, commit_lock: Lock) -
     for run in deletes.runs:
         kept = np.isin(run.rowids, gone, invert=True)
         if not kept.all():
-            thin = thin_tombstones(run, kept)
+            thin = run.kept(kept)
             with commit_lock:
                 deletes.swap_run(run, thin)
 

@@ -64,7 +64,7 @@ _BUILTINS: Final[dict[str, Any]] = {
 
 
 class ColumnLike(Protocol):
-    """What the compiler needs to know of a column."""
+    """What checks and conversions need to know of a column."""
 
     @property
     def name(self) -> str: ...

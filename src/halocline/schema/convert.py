@@ -21,32 +21,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.errors import SchemaError, UsageError
 from halocline.schema.cast import WrongType, exact_cast
-from halocline.schema.domains import Domain
+from halocline.schema.compiled import ColumnLike
 from halocline.schema.names import ColumnNames
 from halocline.schema.values import Unfit
 
 CHUNK_BYTES_MAX: Final = 1 << 30
 """Chunks that must change their type are cut to this: plain strings end at 2 GiB."""
-
-
-class ColumnFacts(Protocol):
-    """What conversion needs to know of a column."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> Any: ...
-    @property
-    def nullable(self) -> bool: ...
-    @property
-    def domain(self) -> Domain | None: ...
 
 
 def refuse_spark(data: Any) -> None:
@@ -222,7 +209,7 @@ def from_partial(rows: Sequence[Mapping[int, Any]], arrow: Any) -> Any:
 
 
 def conform(
-    table: Any, columns: Sequence[ColumnFacts], arrow: Any, given: Mapping[int, int], absent: bool
+    table: Any, columns: Sequence[ColumnLike], arrow: Any, given: Mapping[int, int], absent: bool
 ) -> Any:
     """The table in canonical form. `given` maps positions of the schema to positions of `table`.
 
@@ -240,13 +227,13 @@ def conform(
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _null_column(rows: int, column: ColumnFacts) -> Any:
+def _null_column(rows: int, column: ColumnLike) -> Any:
     if not column.nullable and rows:
         raise SchemaError("must not be null, and no value is given", column=column.name)
     return pa.chunked_array([pa.nulls(rows, column.type)], column.type)
 
 
-def _conform_column(values: Any, column: ColumnFacts) -> Any:
+def _conform_column(values: Any, column: ColumnLike) -> Any:
     chunks: list[Any] = []
     start = 0
     for chunk in values.chunks or [pa.array([], values.type)]:
@@ -257,7 +244,7 @@ def _conform_column(values: Any, column: ColumnFacts) -> Any:
     return pa.chunked_array(chunks, column.type)
 
 
-def _conform_chunk(chunk: Any, column: ColumnFacts, start: int) -> list[Any]:
+def _conform_chunk(chunk: Any, column: ColumnLike, start: int) -> list[Any]:
     if chunk.type != column.type and chunk.nbytes > CHUNK_BYTES_MAX and len(chunk) > 1:
         half = len(chunk) // 2
         return [
@@ -273,11 +260,11 @@ def _conform_chunk(chunk: Any, column: ColumnFacts, start: int) -> list[Any]:
         raise SchemaError(reason, column=column.name, row=start + at) from None
 
 
-def _cast(chunk: Any, column: ColumnFacts) -> Any:
+def _cast(chunk: Any, column: ColumnLike) -> Any:
     return exact_cast(chunk, column.type) if column.domain is None else column.domain.fit(chunk)
 
 
-def _first_unfit(chunk: Any, column: ColumnFacts) -> tuple[int, str]:
+def _first_unfit(chunk: Any, column: ColumnLike) -> tuple[int, str]:
     """The first row that is refused, and why: halve the chunk until one row is left."""
     low, high = 0, len(chunk)
     while high - low > 1:
@@ -303,7 +290,7 @@ def _described(scalar: Any, reason: str) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} {reason}"
 
 
-def _refuse_nulls(chunks: Sequence[Any], column: ColumnFacts) -> None:
+def _refuse_nulls(chunks: Sequence[Any], column: ColumnLike) -> None:
     start = 0
     for chunk in chunks:
         if chunk.null_count:

@@ -113,7 +113,7 @@ def write(
 def _shorten_memory(owner: SparkOwner, name: str) -> None:
     """Flush a table that has many rows in L0, before the snapshot: they need not travel then."""
     state = owner.core.state_of(name, owner.core.newest_ts())
-    if state is not None and sum(count for _, count in state.pages()) > ROWS_ALONG_MAX:
+    if state is not None and sum(count for _, count in state.shape.counted()) > ROWS_ALONG_MAX:
         owner.flush(name)
 
 

@@ -215,7 +215,7 @@ def _sweep(state: TableState, known: TierMark) -> Sweep:
     runs = state.deletes.runs
     rowids: list[Int64Array] = [NONE]
     keys: list[Any] = []
-    for page, count in state.pages():
+    for page, count in state.shape.counted():
         kept = alive_mask(page, runs, count, known[0], NONE)
         places = np.arange(count) if kept is None else np.nonzero(kept)[0]
         if len(places):

@@ -34,10 +34,10 @@ from halocline.errors import ConflictError, UnavailableError, UsageError
 from halocline.ids import NEVER
 from halocline.log import Log
 from halocline.log.format import AC, COMMITS, ENTRY_EXTRA_MAX, SYSTEM
-from halocline.log.record import EPOCH, JOB, STAMP_AT, encode_system_payload, stamp
+from halocline.log.record import EPOCH, JOB, STAMP_AT, encode_body, encode_system_payload, stamp
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
-from halocline.rows.system import EpochNode, JobNode, encode_system
+from halocline.rows.system import EpochNode, JobNode
 from halocline.rows.tidy import tidy
 from halocline.rows.tokens import Token
 from halocline.txn.bulk_ends import rewrite
@@ -181,7 +181,7 @@ class Committer:
             node = EpochNode(
                 epoch=self.log.epoch, ts_ceiling=self.next_ts - 1, rowid_ceiling=used, closed=True
             )
-            order = self.append_system(EPOCH, encode_system(node))
+            order = self.append_system(EPOCH, encode_body(node))
         self.log.wait(order)
 
     def _check(self, txn: Workspace, tables: dict[int, TableChanges], checks: list[Check]) -> bool:
@@ -304,7 +304,7 @@ class Committer:
             ts_ceiling=max(engine.ts_ceiling, self.next_ts) + block,
             rowid_ceiling=max(engine.rowid_ceiling, highest + rows) + block,
         )
-        order = self.append_system(EPOCH, encode_system(node))
+        order = self.append_system(EPOCH, encode_body(node))
         self.log.sync(order)
         engine.open_epoch(node)
 
@@ -355,7 +355,7 @@ class Committer:
                 rows=rows,
                 lease_us=lease_us,
             )
-            order = self.append_system(JOB, encode_system(job))
+            order = self.append_system(JOB, encode_body(job))
             engine.start_job(job)
             if state is not None:
                 state.skip_to(first + rows)
@@ -368,7 +368,7 @@ class Committer:
             if job.job_id not in self.engine.jobs or self.stopped:
                 return
             ended = JobNode(job_id=job.job_id, table_id=job.table_id, ended=True)
-            order = self.append_system(JOB, encode_system(ended), last=True)
+            order = self.append_system(JOB, encode_body(ended), last=True)
             self.engine.start_job(ended)
         self.log.wait(order)
 

@@ -55,7 +55,7 @@ def gather(state: TableState, since: int, until: int) -> Delta:
     if until <= since:
         return Delta([], [], NONE, (), until)
     pages = []
-    for page, count in reversed(state.pages()):
+    for page, count in reversed(state.shape.counted()):
         begin, end = page.visible_count(count, since), page.visible_count(count, until)
         if begin < end:
             pages.append((page, begin, end))

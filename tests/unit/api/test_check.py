@@ -215,7 +215,7 @@ def test_tombstones_name_what_is_there(db: Any, make: Any, words: str) -> None:
 
 def test_a_tombstone_of_a_row_in_l0_must_be_in_memory(db: Any) -> None:
     state = state_of(db, "t")
-    page, _ = state.pages()[0]
+    page, _ = state.shape.counted()[0]
     table = tombstone_table([(page.start, 300, db.visible_ts)])
     entry = commit(
         db, lambda key: write_tombstones(objects_of(db), key, table, state.schema, options=TINY)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from halocline.catalog import Catalog
 from halocline.catalog.nodes import (
-    VERSION,
     CreateTableNode,
     DdlNode,
     DropTableNode,
@@ -20,7 +19,7 @@ from halocline.catalog.nodes import (
     plain,
 )
 from halocline.errors import CorruptionError, UsageError
-from halocline.log.record import DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT, DML_A
+from halocline.log.record import BODY_VERSION, DDL_CD, DDL_CI, DDL_CT, DDL_DD, DDL_DI, DDL_DT, DML_A
 from tests.unit.catalog.driver import SCHEMA, Driver, make
 
 NODES: list[tuple[int, DdlNode]] = [
@@ -47,7 +46,7 @@ def as_map(node: DdlNode) -> dict[str, Any]:
 
 
 def pack(fields: Any) -> bytes:
-    return bytes([VERSION]) + msgspec.msgpack.encode(fields)
+    return BODY_VERSION + msgspec.msgpack.encode(fields)
 
 
 @each_node
@@ -63,7 +62,7 @@ def test_t17_a_node_starts_with_its_version_and_unknown_ones_are_refused(
     node_type: int, node: DdlNode
 ) -> None:
     _, payload = encode(node)
-    assert payload[0] == VERSION == 1
+    assert payload[:1] == BODY_VERSION == b"\x01"
     for version in (0, 2, 255):
         with pytest.raises(CorruptionError, match=f"version {version} is unknown"):
             decode(node_type, bytes([version]) + payload[1:])

@@ -126,7 +126,7 @@ class Life:
                 state.close_page()
             tidy(state, lock)
             collect(state, self.engine.floor, lock)
-            rowids = [r for page, n in state.pages() for r in page.rowid_array(n).tolist()]
+            rowids = [r for page, n in state.shape.counted() for r in page.rowid_array(n).tolist()]
             if rowids:
                 end = self.chance.choice([rowids[-1] + 1, self.chance.choice(rowids) + 1])
                 by_hand.move(self.db, name, end)
@@ -199,7 +199,7 @@ class Table:
         # Of what ended at or before the floor the files are gone.
         self.tier = tier.without([e.id for e in tier.by_id.values() if e.deleted_at <= floor])
         self.rows: Rows = []
-        for page, count in state.pages():
+        for page, count in state.shape.counted():
             values = (tuple(row.values()) for row in page.batch(count).to_pylist())
             rowids, stamps = page.rowid_array(count).tolist(), page.stamp_array(count).tolist()
             self.rows += zip(rowids, stamps, values, strict=True)

@@ -37,7 +37,7 @@ def test_n05_a_follower_begins_with_the_newest_checkpoint() -> None:
     reads = {op.path for op in files.operations[done:] if op.kind == "read"}
     assert nodes(files)[0].key in reads
     state = next(iter(reader.core.engine.tables.values()))
-    assert sum(count for _, count in state.pages()) < 40, "the rest it found in objects"
+    assert sum(count for _, count in state.shape.counted()) < 40, "the rest it found in objects"
     fill(db, "t", 20_000, 3)
     assert reader.table("t").count() == rows + 3
     assert not reader.check()

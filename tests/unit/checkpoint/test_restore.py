@@ -259,8 +259,8 @@ def test_w17_replay_skips_exactly_what_the_checkpoint_has() -> None:
     image = files.crash_image(all=True)
     restored = restore(image, TINY, shelf_on(image), reading(image))
     t, u = (restored.engine.tables[table_id] for table_id in (1, 2))
-    assert not t.pages()
-    assert [u.row(r) for page, n in u.pages() for r in page.rowid_array(n).tolist()] == [
+    assert not t.shape.counted()
+    assert [u.row(r) for page, n in u.shape.counted() for r in page.rowid_array(n).tolist()] == [
         (10, "of both")
     ]
     entries = list(read_log(image, TINY, restored.replay.root.start).entries())

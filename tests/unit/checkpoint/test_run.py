@@ -54,7 +54,7 @@ def test_w16_a_checkpoint_replaces_what_stands_before_it() -> None:
     with make(files) as again:
         assert again.table("t").count() == 23
         state = next(iter(again.core.engine.tables.values()))
-        assert sum(count for _, count in state.pages()) == 3, "the rest is in objects"
+        assert sum(count for _, count in state.shape.counted()) == 3, "the rest is in objects"
         assert not again.check()
 
 
@@ -130,7 +130,7 @@ def test_w19_h05_a_table_that_has_not_flushed_keeps_its_log_and_others_need_not_
     with make(image) as again:
         assert again.table("late").count() == 2
         state = again.core.engine.tables[1]
-        assert not state.pages(), "rows of t in that log are skipped by their bound"
+        assert not state.shape.counted(), "rows of t in that log are skipped by their bound"
         assert not again.check()
     checkpoints.flush = mover
     assert db.checkpoint().flushed == 1

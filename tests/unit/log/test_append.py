@@ -69,7 +69,7 @@ def test_w07_lsns_go_on_after_the_files_that_held_them_are_gone() -> None:
     files = FaultyFiles()
     log, _ = start(files)
     commit(log, b"part", group=2)
-    while log.file_of(1 << 62) < 3:
+    while log.places.file_of(1 << 62) < 3:
         commit(log, payload(1, 200))
     commit(log, b"checkpoint", group=3, type=CKP)
     log.truncate_before(3)
@@ -136,7 +136,7 @@ def test_files_double_up_to_the_limit_and_every_epoch_starts_small_again() -> No
     files = FaultyFiles()
     options = Options(log_file_bytes_first=2048, log_file_bytes=8192)
     log, _ = start(files, options)
-    while log.file_of(1 << 62) < 5:
+    while log.places.file_of(1 << 62) < 5:
         commit(log, payload(1, 300))
     log.close()
     sizes = [len(image(files, number)) for number in log_numbers(files)]
@@ -340,15 +340,15 @@ def test_w16_restart_begins_at_the_last_checkpoint() -> None:
 def test_w19_truncation_deletes_whole_files_oldest_first() -> None:
     files = FaultyFiles()
     log, _ = start(files)
-    while log.file_of(1 << 62) < 5:
+    while log.places.file_of(1 << 62) < 5:
         commit(log, payload(1, 200))
     last = commit(log, b"checkpoint", group=3, type=CKP)
-    first_kept = next(order for order in range(1, 1000) if log.file_of(order) == 4)
+    first_kept = next(order for order in range(1, 1000) if log.places.file_of(order) == 4)
     before = len(files.operations)
     log.truncate_before(4)
     removed = [one.path for one in files.operations[before:] if one.kind == "remove"]
     assert removed == [path_of(1), path_of(2), path_of(3)]
-    assert log.file_of(1) == 4
+    assert log.places.file_of(1) == 4
     log.truncate_before(100)
     assert log_numbers(files)[0] == 5
     log.close()
@@ -362,7 +362,7 @@ def test_w19_truncation_deletes_whole_files_oldest_first() -> None:
 def test_w19_nothing_is_deleted_without_a_durable_checkpoint_behind_it() -> None:
     files = FaultyFiles()
     log, _ = start(files)
-    while log.file_of(1 << 62) < 3:
+    while log.places.file_of(1 << 62) < 3:
         commit(log, payload(1, 200))
     log.truncate_before(3)
     assert log_numbers(files)[0] == 1
@@ -371,22 +371,22 @@ def test_w19_nothing_is_deleted_without_a_durable_checkpoint_behind_it() -> None
     log.truncate_before(3)
     assert log_numbers(files)[0] == 1
     log.wait(order)
-    while log.file_of(1 << 62) < 5:
+    while log.places.file_of(1 << 62) < 5:
         commit(log, payload(1, 200))
     log.truncate_before(5)
-    assert log_numbers(files)[0] == log.file_of(order) < 5
+    assert log_numbers(files)[0] == log.places.file_of(order) < 5
     log.close()
     # The next epoch remembers the checkpoint.
     log, recovery = start(files)
     assert recovery.checkpoint is not None
     log.truncate_before(1000)
-    assert log_numbers(files)[0] == log.file_of(order)
+    assert log_numbers(files)[0] == log.places.file_of(order)
 
 
 def test_w19_a_beginning_that_nobody_gave_up_is_a_lost_file() -> None:
     files = FaultyFiles()
     log, _ = start(files)
-    while log.file_of(1 << 62) < 3:
+    while log.places.file_of(1 << 62) < 3:
         commit(log, payload(1, 200))
     log.close()
     files.remove(path_of(1))

@@ -120,13 +120,13 @@ def test_a_place_of_another_log_is_corruption(change: dict[str, int]) -> None:
 def test_a_follower_begins_at_a_place() -> None:
     files, sent, place = filled()
     log, _ = start(files)
-    follower = Follower(files, TINY, start=place)
+    follower = Follower(files, start=place)
     assert [entry.payload for entry in follower.poll()] == sent[34:]
     commit(log, b"more", 61)
     assert [entry.payload for entry in follower.poll()] == [b"more"]
     log.truncate_before(place.number + 1)
     with pytest.raises(LogGone):
-        list(Follower(files, TINY, start=place).poll())
+        list(Follower(files, start=place).poll())
     log.close()
 
 

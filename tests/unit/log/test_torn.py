@@ -270,7 +270,7 @@ def test_a_missing_file_is_corruption(which: str) -> None:
 def test_the_last_file_missing_or_cut_short_is_found_by_the_published_position() -> None:
     files = FaultyFiles()
     log, _ = start(files)
-    while log.file_of(1 << 62) < 3:
+    while log.places.file_of(1 << 62) < 3:
         commit(log, payload(1, 200))
     log.close()
     gone = files.crash_image(all=True)
@@ -360,7 +360,7 @@ def test_a_next_file_with_a_header_and_no_entry_is_fine() -> None:
     commit(log, payload(1, 500))
     log.reserve(1200)
     log._tape.write()
-    assert log.file_of(2) == 2
+    assert log.places.file_of(2) == 2
     for seed in range(10):
         assert payloads(recovered(files.crash_image(seed))) == [payload(1, 500)]
     log, recovery = start(files.crash_image(all=True))

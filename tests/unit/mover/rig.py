@@ -137,4 +137,4 @@ def tombstones(state: TableState) -> list[tuple[Any, ...]]:
 
 
 def l0_rowids(state: TableState) -> list[int]:
-    return [rowid for page, n in state.pages() for rowid in page.rowid_array(n).tolist()]
+    return [rowid for page, n in state.shape.counted() for rowid in page.rowid_array(n).tolist()]

@@ -220,10 +220,10 @@ def test_the_background_moves_by_age_and_by_rows(tmp_path: Path) -> None:
                 txn.insert("t", {"id": number})
         ends = threading.Event()
         for _ in range(600):
-            if not state.pages():
+            if not state.shape.counted():
                 break
             ends.wait(0.05)
-        assert not state.pages(), "the last rows went when they were a second old"
+        assert not state.shape.counted(), "the last rows went when they were a second old"
         assert len(state.shape.tier.data) >= 3
         assert db.table("t").count() == 40
         assert not db.check()

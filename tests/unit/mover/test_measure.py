@@ -21,7 +21,7 @@ SECOND = 1_000_000
 def _times(stamps: int) -> Times:
     times = Times()
     for ts in range(1, stamps + 1):
-        times.add(ts, ts * SECOND)
+        times.extend([ts], [ts * SECOND])
     return times
 
 

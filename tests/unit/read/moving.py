@@ -59,7 +59,7 @@ def move(db: Database, name: str, end: int = NEVER) -> None:
     """Rows of L0 with a RowID below `end` become data objects."""
     state = state_of(db, name)
     tables, rowids = [], [np.zeros(0, np.int64)]
-    for page, count in state.pages():
+    for page, count in state.shape.counted():
         ids = page.rowid_array(count)
         table = pa.Table.from_batches([page.batch(count)])
         table = table.append_column("_rowid", pa.array(ids))
@@ -157,7 +157,7 @@ def bulk_delete(db: Database, name: str, keys: Sequence[Any]) -> int:
 def truncate(db: Database, name: str) -> int:
     """A commit that ends all objects, of a table that has nothing in L0."""
     state = state_of(db, name)
-    assert not state.pages()
+    assert not state.shape.counted()
     return _commit(db, Reshape(state.table_id, truncate=True))
 
 

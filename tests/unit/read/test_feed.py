@@ -58,7 +58,7 @@ def test_rows_of_a_table_without_a_key_are_found_by_rowid(db: Any) -> None:
         ("update_after", 3, "new"),
     ]
     put_away(db, "plain")
-    assert not moving.state_of(db, "plain").pages()
+    assert not moving.state_of(db, "plain").shape.counted()
     assert db.changes("plain", start) == before
     moving.merge(db, "plain")
     assert db.changes("plain", start) == before

@@ -238,7 +238,7 @@ def tombstones(state: TableState) -> dict[int, tuple[Any, ...]]:
     """RowID -> (commit_ts, successor, changed, key), whatever form they are held in."""
     found = {rowid: tuple(state.deletes.find(rowid) or ()) for rowid in state.deletes.ended}
     for run in state.deletes.runs:
-        found.update({rowid: tuple(tombstone) for rowid, tombstone in run.items()})
+        found.update({int(rowid): tuple(run.at(at)) for at, rowid in enumerate(run.rowids)})
     return found
 
 
@@ -246,7 +246,7 @@ def contents(state: TableState) -> dict[int, tuple[Any, int]]:
     """RowID -> (row, stamp) of everything in the pages."""
     return {
         rowid: (page.row(rowid), page.stamp(rowid))
-        for page, count in state.pages()
+        for page, count in state.shape.counted()
         for rowid in page.rowid_array(count).tolist()
     }
 

@@ -59,7 +59,11 @@ def test_tombstones_name_key_successor_and_columns(kind: str) -> None:
 def test_rows_fill_a_page_and_then_the_next() -> None:
     state = state_of("int", page_rows=3)
     fold(state, Append(1, [(n, "x", 0) for n in range(8)], first_rowid=1), 1)
-    assert [(page.start, count) for page, count in state.pages()] == [(1, 3), (4, 3), (7, 2)]
+    assert [(page.start, count) for page, count in state.shape.counted()] == [
+        (1, 3),
+        (4, 3),
+        (7, 2),
+    ]
     assert [state.row(rowid)[0] for rowid in range(1, 9)] == list(range(8))
     assert state.row(9) is None
     assert state.row(0) is None
@@ -72,7 +76,7 @@ def test_a_gap_in_the_row_ids_starts_another_page() -> None:
     state.skip_to(100)
     assert state.next_rowid == 100
     fold(state, Append(1, [(2, "x", 0)], first_rowid=100), 2)
-    assert [page.start for page, _ in state.pages()] == [1, 100]
+    assert [page.start for page, _ in state.shape.counted()] == [1, 100]
     assert state.page_of(50) is None
     assert state.row(100) == (2, "x", 0)
     state.skip_to(5)
@@ -84,9 +88,9 @@ def test_arrow_becomes_frozen_pages_without_a_copy() -> None:
     table = state.schema.to_table([(n, "x", n) for n in range(10)])
     fold(state, Append(1, [(100, "y", 0)], first_rowid=1), 1)
     fold(state, Append(1, table=table, run=key_run(table, state.schema), first_rowid=2), 2)
-    kinds = [type(page) for page, _ in state.pages()]
+    kinds = [type(page) for page, _ in state.shape.counted()]
     assert kinds == [ActivePage, FrozenPage, FrozenPage, FrozenPage]
-    frozen = state.pages()[1][0]
+    frozen = state.shape.counted()[1][0]
     assert isinstance(frozen, FrozenPage)
     ours = frozen.arrow.column("n").buffers()[1]
     assert ours.address == table.column("n").chunk(0).buffers()[1].address
@@ -108,7 +112,11 @@ def test_a_commit_fills_a_page_that_others_have_begun() -> None:
     for first, many in ((1, 1), (2, 1), (3, 5), (8, 1), (9, 3)):
         rows = [(n, "x", 0) for n in range(first, first + many)]
         fold(state, Append(1, rows, first_rowid=first), first)
-    assert [(page.start, count) for page, count in state.pages()] == [(1, 4), (5, 4), (9, 3)]
+    assert [(page.start, count) for page, count in state.shape.counted()] == [
+        (1, 4),
+        (5, 4),
+        (9, 3),
+    ]
     assert [state.row(rowid)[0] for rowid in range(1, 12)] == list(range(1, 12))
 
 

@@ -70,7 +70,7 @@ def move(state: TableState, start: int, end: int, ts: int) -> Reshape:
 def test_a_move_takes_rows_out_of_pages_and_brings_their_object() -> None:
     state = filled(10)
     state.reshape(move(state, 1, 7, 11), 11)
-    left = [rowid for page, n in state.pages() for rowid in page.rowid_array(n).tolist()]
+    left = [rowid for page, n in state.shape.counted() for rowid in page.rowid_array(n).tolist()]
     assert left == [7, 8, 9, 10]
     assert state.row(6) is None
     assert state.row(7) == (70, "row 7")

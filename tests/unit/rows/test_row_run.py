@@ -174,7 +174,7 @@ def picture(engine: EngineState) -> Any:
         keys = [state.key_of(row) for row, _ in contents(state).values()] if state.key_of else []
         tables[state.table_id] = (
             contents(state),
-            [(page.start, count, _marks(page)) for page, count in state.pages()],
+            [(page.start, count, _marks(page)) for page, count in state.shape.counted()],
             tombstones(state),
             [list(state.tree.versions(key)) for key in keys],
             state.tree.range(None, None),
@@ -199,7 +199,7 @@ def test_a_follower_and_a_recovery_have_what_the_general_fold_has(
     chance = random.Random(seed)
     files = LocalFiles(history.path)
     general, fast, recovered = (EngineState(OPTIONS) for _ in range(3))
-    slowly, quickly = Follower(files, OPTIONS), Follower(files, OPTIONS)
+    slowly, quickly = Follower(files), Follower(files)
     replay = Replay(recovered)
     together = 0
 

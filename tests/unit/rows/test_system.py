@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 
 from halocline.errors import CorruptionError, UsageError
+from halocline.log.record import decode_body, encode_body
 from halocline.options import Options
 from halocline.rows.engine import TIMES_MIN, EngineState, Times
-from halocline.rows.system import (
-    EpochNode,
-    FloorNode,
-    JobNode,
-    decode_system,
-    encode_system,
-)
+from halocline.rows.system import EpochNode, FloorNode, JobNode
 from halocline.rows.tokens import Tokens, check_token
 from tests.unit.rows.rig import KEYED, entry_of
 
@@ -31,26 +26,26 @@ NODES = [
 
 @pytest.mark.parametrize("node", NODES, ids=repr)
 def test_a_system_node_comes_back_as_it_went(node: EpochNode | FloorNode | JobNode) -> None:
-    payload = encode_system(node)
+    payload = encode_body(node)
     assert payload[:1] == b"\x01"
-    assert decode_system(payload, type(node)) == node  # type: ignore[type-var]
-    assert decode_system(memoryview(payload), type(node)) == node  # type: ignore[type-var]
+    assert decode_body(payload, type(node)) == node  # type: ignore[type-var]
+    assert decode_body(memoryview(payload), type(node)) == node  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("node", NODES, ids=repr)
 def test_mutated_system_nodes_are_corruption_or_a_node(
     node: EpochNode | FloorNode | JobNode,
 ) -> None:
-    payload = encode_system(node)
+    payload = encode_body(node)
     rng = random.Random(1)
     for end in range(len(payload)):
         with pytest.raises(CorruptionError):
-            decode_system(payload[:end], type(node))  # type: ignore[type-var]
+            decode_body(payload[:end], type(node))  # type: ignore[type-var]
     for _ in range(500):
         data = bytearray(payload)
         data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            found: Any = decode_system(bytes(data), type(node))  # type: ignore[type-var]
+            found: Any = decode_body(bytes(data), type(node))  # type: ignore[type-var]
             assert isinstance(found, type(node))
         except CorruptionError:
             pass
@@ -63,14 +58,14 @@ def test_mutated_system_nodes_are_corruption_or_a_node(
         payload + b"\x00",
     ):
         with pytest.raises(CorruptionError):
-            decode_system(hostile, type(node))  # type: ignore[type-var]
+            decode_body(hostile, type(node))  # type: ignore[type-var]
 
 
 def test_times_find_the_newest_commit_at_a_moment() -> None:
     times = Times()
     assert (times.at(10**18), times.wall_of(5)) == (0, 0)
     for ts, wall in ((1, 100), (2, 100), (5, 200), (9, 300)):
-        times.add(ts, wall)
+        times.extend([ts], [wall])
     assert [times.at(wall) for wall in (0, 99, 100, 199, 200, 299, 300, 10**18)] == [
         *(0, 0, 2, 2, 5, 5, 9, 9),
     ]
@@ -88,7 +83,7 @@ def test_times_find_the_newest_commit_at_a_moment() -> None:
 def test_commit_times_below_the_floor_are_forgotten_when_there_are_many() -> None:
     times = Times()
     for ts in range(1, 3 * TIMES_MIN):
-        times.add(2 * ts, 10 * ts)
+        times.extend([2 * ts], [10 * ts])
     assert times.since(100) is times, "too few to be worth it"
     floor = 4 * TIMES_MIN + 1
     kept = times.since(floor)

@@ -75,7 +75,7 @@ def test_g04_everything_that_ended_in_a_frozen_page_goes(kind: str) -> None:
     tidy(state, lock)
     frozen = {
         rowid
-        for page, count in state.pages()
+        for page, count in state.shape.counted()
         if isinstance(page, FrozenPage)
         for rowid in page.rowid_array(count).tolist()
     }
@@ -182,7 +182,7 @@ def test_tidy_freezes_every_closed_page_and_nothing_else() -> None:
     assert state.owes
     tidy(state, lock)
     assert not state.owes
-    assert [type(page) for page, _ in state.pages()] == [FrozenPage] * 3 + [ActivePage]
+    assert [type(page) for page, _ in state.shape.counted()] == [FrozenPage] * 3 + [ActivePage]
     assert contents(state) == before
     tidy(state, lock)
     assert contents(state) == before
@@ -260,7 +260,7 @@ def test_many_runs_are_merged_into_few() -> None:
         assert most <= RUNS_MAX + 1
         assert len(state.tree.range(None, None)) == 117
         assert sum(len(run) for run in state.tree.runs) == 117
-        for page, count in state.pages():
+        for page, count in state.shape.counted():
             for rowid in page.rowid_array(count).tolist():
                 row = page.row(rowid)
                 assert state.key_of is not None

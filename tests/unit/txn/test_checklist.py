@@ -80,10 +80,10 @@ def test_t19_a_page_that_is_frozen_takes_no_more_rows(open_db: Open) -> None:
     for key in range(4):
         _put(db, key, key)
     state = state_of(db, "t")
-    (first, count), *_ = state.pages()
+    (first, count), *_ = state.shape.counted()
     assert count == 4
     _put(db, 4, 4)
-    pages = state.pages()
+    pages = state.shape.counted()
     assert [count for _, count in pages] == [4, 1]
     assert len(first) == 4
     assert not hasattr(pages[0][0], "append")

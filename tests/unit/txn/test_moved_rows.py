@@ -33,7 +33,7 @@ def before(db: Any, place: str) -> None:
 def meanwhile(db: Any, place: str) -> None:
     if place == "moved meanwhile":
         db.flush("t")
-        assert not moving.state_of(db, "t").pages()
+        assert not moving.state_of(db, "t").shape.counted()
 
 
 @pytest.mark.parametrize("place", PLACES)
