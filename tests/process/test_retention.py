@@ -10,9 +10,8 @@ import pytest
 
 import halocline
 from halocline.checkpoint.gc import Collector
-from halocline.checkpoint.root import Root
 from halocline.log.record import BODY_VERSION, decode_body
-from halocline.rows.engine import RETENTION_US
+from halocline.rows.engine import RETENTION_US, EngineState
 from halocline.rows.system import FloorNode
 from tests.process.children import SMALL
 from tests.process.nursery import Child, Nursery
@@ -107,8 +106,10 @@ def test_a_time_that_is_none_is_a_usage_error(path: Path) -> None:
         _open(path, retention=-1)
 
 
-def test_records_of_older_releases_name_no_time() -> None:
-    old = BODY_VERSION + msgspec.msgpack.encode({"floor": 7})
-    assert decode_body(old, FloorNode) == FloorNode(floor=7, retention_us=None)
-    fields = {field.name: field for field in msgspec.structs.fields(Root)}
-    assert fields["retention_us"].default is None
+def test_a_floor_alone_leaves_the_time_as_it_was() -> None:
+    plain = BODY_VERSION + msgspec.msgpack.encode({"floor": 7})
+    assert decode_body(plain, FloorNode) == FloorNode(floor=7, retention_us=None)
+    engine = EngineState(SMALL)
+    engine.raise_floor(FloorNode(floor=3, retention_us=HOUR_US))
+    engine.raise_floor(FloorNode(floor=7))
+    assert (engine.floor, engine.retention_us) == (7, HOUR_US)

@@ -128,7 +128,8 @@ def encode_commit(
 def encode_system_payload(txn_id: int, nodes: Sequence[tuple[int, bytes]]) -> bytearray:
     """The payload of an entry of the system."""
     data = bytearray(META.pack(txn_id, 0) + COUNT.pack(0))
-    add_nodes(data, nodes)
+    for kind, body in nodes:
+        add_node(data, kind, body)
     return data
 
 
