@@ -71,6 +71,3 @@ class CheckpointNode(msgspec.Struct, frozen=True, kw_only=True):
     """The newest commit it knows."""
     start_file: int
     """The oldest log file that it needs."""
-
-
-SystemNode = EpochNode | FloorNode | JobNode | SnapshotNode | CheckpointNode
