@@ -28,6 +28,7 @@ def cases(*, quick: bool) -> list[Case]:
         *_gets(quick),
         _bulk(quick),
         *_read_modify_write(quick),
+        *_accounts(quick),
         *_scans(quick),
         *_loads(quick),
         *_upserts(quick),
@@ -153,6 +154,32 @@ def _read_modify_write(quick: bool) -> list[Case]:
                     rounds=rounds,
                 )
             )
+    return found
+
+
+def _accounts(quick: bool) -> list[Case]:
+    """Rows that nobody else wants: what is done for hot rows must cost nothing here."""
+    found = []
+    for name, durability, synchronous, peer, threads, ops in (
+        ("accounts-async", "async", "normal", NORMAL, 1, 4000),
+        ("accounts-durable-8", "sync", "full", FULL, 8, 800),
+    ):
+        ops = 400 if quick else ops
+        shared = {"accounts": 1000, "ops": ops, "threads": threads}
+        who = "durable, 8 threads" if threads > 1 else "async, 1 thread"
+        found.append(
+            Case(
+                name=name,
+                title=f"Transfers between 1,000 accounts through db.run, {who}",
+                ours=_ours(ours.transfers, {**shared, "durability": durability}),
+                peer=_side(peer, sqlite.transfers, {**shared, "synchronous": synchronous}),
+                target=1.0,
+                ops=ops,
+                rounds=2 if quick else 15,
+                warm_rounds=max(1, WARM_COMMITS // ops),
+                note="Each thread has accounts of its own.",
+            )
+        )
     return found
 
 

@@ -54,3 +54,10 @@ def batches(start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
 def random_keys(start: int, stop: int, draws: int, *, seed: int) -> list[int]:
     """`draws` ids from [start, stop), with repetition; equal for equal seeds."""
     return random.Random(seed).choices(range(start, stop), k=draws)
+
+
+def random_pairs(start: int, count: int, draws: int, *, seed: int) -> list[tuple[int, int]]:
+    """`draws` pairs of different ids from [start, start + count); equal for equal seeds."""
+    chance = random.Random(seed * 1_000_003 + start)
+    ids = range(start, start + count)
+    return [(one, other) for one, other in (chance.sample(ids, 2) for _ in range(draws))]

@@ -8,13 +8,14 @@ The functions are in the files that the imports name; here is how large each of 
 
 from __future__ import annotations
 
-from bench import budget, engine, nodes, sparkcases, starting, tiers
+import halocline as hc
+from bench import budget, engine, hot, nodes, sparkcases, starting, tiers
 from bench.harness import Measurement
 
 
 def measurements(*, quick: bool) -> list[Measurement]:
     """Everything that has none."""
-    return [*_memory(quick), *_tiers(quick), *sparkcases.measurements(quick=quick)]
+    return [*_memory(quick), *_hot(quick), *_tiers(quick), *sparkcases.measurements(quick=quick)]
 
 
 def _memory(quick: bool) -> list[Measurement]:
@@ -53,6 +54,36 @@ def _memory(quick: bool) -> list[Measurement]:
             },
         ),
     ]
+
+
+def _hot(quick: bool) -> list[Measurement]:
+    """Targets are shares of SQLite's throughput; ten rows have none, but nobody may starve."""
+    found = []
+    for shape, what, target in (
+        ("counter", "One counter, read and written", 0.5),
+        ("add", "One counter, hc.add", 1.2),
+        ("ten", "Ten hot rows, two per transaction in random order", 0.0),
+    ):
+        if shape == "add" and not hasattr(hc, "add"):
+            continue  # not there yet
+        for processes in (1,) if shape == "ten" else (1, 4):
+            who = f"{processes} processes x 8 threads" if processes > 1 else "8 threads"
+            settings = {
+                "name": shape,
+                "processes": processes,
+                "target": target,
+                "rounds": 2 if quick else 7,
+                "seconds": 1.0 if quick else 2.0,
+            }
+            found.append(
+                Measurement(
+                    name=f"hot-{shape}-{8 * processes}",
+                    title=f"{what}, durable, {who}",
+                    measure=hot.hot,
+                    settings=settings,
+                )
+            )
+    return found
 
 
 def _tiers(quick: bool) -> list[Measurement]:

@@ -143,3 +143,35 @@ def read_modify_write(
             return perf_counter() - started
 
         yield run
+
+
+@contextmanager
+def transfers(
+    directory: Path, *, durability: Durability, accounts: int, ops: int, threads: int
+) -> Iterator[Run]:
+    """Side: money moves between two random accounts of the thread's own, through `db.run`."""
+    share = accounts // threads
+    with create(directory, durability) as db:
+        load(db, 0, accounts)
+
+        def move(source: int, target: int) -> None:
+            def work(txn: hc.Transaction) -> None:
+                for key, amount in ((source, -1.0), (target, 1.0)):
+                    row = txn.get("accounts", key)
+                    assert row is not None
+                    txn.update("accounts", key, {"balance": row["balance"] + amount})
+
+            db.run(work)
+
+        def many(pairs: list[tuple[int, int]]) -> None:
+            for source, target in pairs:
+                move(source, target)
+
+        def run(number: int) -> float:
+            jobs = []
+            for index in range(threads):
+                pairs = data.random_pairs(index * share, share, ops // threads, seed=number)
+                jobs.append(lambda pairs=pairs: many(pairs))
+            return seconds_together(jobs)
+
+        yield run

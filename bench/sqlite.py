@@ -167,3 +167,35 @@ def read_modify_write(directory: Path, *, synchronous: str, rows: int, ops: int)
 
     yield run
     connection.close()
+
+
+@contextmanager
+def transfers(
+    directory: Path, *, synchronous: str, accounts: int, ops: int, threads: int
+) -> Iterator[Run]:
+    """Side: money moves between two random accounts of the thread's own, a connection each."""
+    share = accounts // threads
+    connections = [connect(directory, synchronous) for _ in range(threads)]
+    connections[0].execute(CREATE)
+    _load(connections[0], accounts)
+
+    def many(connection: sqlite3.Connection, pairs: list[tuple[int, int]]) -> None:
+        cursor = connection.cursor()
+        execute, fetchone = cursor.execute, cursor.fetchone
+        for pair in pairs:
+            execute("begin immediate")
+            for key, amount in zip(pair, (-1.0, 1.0), strict=True):
+                execute(SELECT, (key,))
+                execute(UPDATE, (fetchone()[2] + amount, key))
+            execute("commit")
+
+    def run(number: int) -> float:
+        jobs = []
+        for index, connection in enumerate(connections):
+            pairs = data.random_pairs(index * share, share, ops // threads, seed=number)
+            jobs.append(lambda connection=connection, pairs=pairs: many(connection, pairs))
+        return seconds_together(jobs)
+
+    yield run
+    for connection in connections:
+        connection.close()
