@@ -238,7 +238,7 @@ def hot(
     """Figures of one shape: throughput and longest wait, SQLite's beside ours."""
     shape = SHAPES[name]
     if shape.add and not hasattr(hc, "add"):
-        raise NotImplementedError("this revision has no hc.add")
+        raise LookupError("this revision has no hc.add")
     teams = [Team(side, directory / side, name, processes) for side in ("ours", "theirs")]
     found: list[list[tuple[float, float, int]]] = [[], []]
     try:
