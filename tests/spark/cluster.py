@@ -38,6 +38,9 @@ OPTIONS = hc.Options(
 )
 
 
+job.FEW[job.LEAST] = "1"  # few rows, and more than one task
+
+
 def main() -> None:
     os.chdir(sys.argv[1])  # a path that executors do not share
     session = hs.session(

@@ -14,6 +14,8 @@ import pytest
 import halocline as hc
 from halocline import spark as hs
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
+from halocline.spark import job
+from halocline.spark.job import _partitions
 
 OPTIONS = hc.Options(
     page_rows=64, object_rows=256, row_group_rows=128, bulk_rows=50, background=False
@@ -220,3 +222,42 @@ def test_every_type_goes_through_spark_and_back(spark: Any, db: hc.Database) -> 
     hs.release(spark)
     one, two = (db.sql(f"select * from {name} order by id") for name in ("one", "two"))
     assert two.equals(one)
+
+
+def test_the_number_of_objects_follows_the_rows_that_arrive(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes a join to be as large as the product of its sides."""
+    monkeypatch.setitem(job.FEW, job.LEAST, "8m")  # as users have it
+    with hc.open(tmp_path / "db", options=hc.Options(background=False)) as db:
+        db.create_table("orders", {"id": int, "a": int, "b": int}, primary_key="id")
+        left = spark.range(40_000).selectExpr("id", "id * 2 as a").where("id % 4 = 0")
+        joined = left.join(spark.range(40_000).selectExpr("id", "id * 3 as b"), "id")
+        assert _partitions(joined) > 100
+        first = hs.load(joined, db, "orders", on_conflict="upsert")
+        again = hs.load(joined, db, "orders", on_conflict="upsert")
+        assert (first.inserted, again.updated) == (10_000, 10_000)
+        assert first.objects == 1
+        assert again.objects == 2, "rows, and the versions that they end"
+        found = db.sql("select count(*) as n, sum(a) as a, sum(b) as b from orders").to_pylist()
+        total = sum(range(0, 40_000, 4))
+        assert found == [{"n": 10_000, "a": 2 * total, "b": 3 * total}]
+        assert spark.conf.get(job.LEAST) != "8m", "the caller's settings are as they were"
+        assert db.check() == []
+
+
+def test_many_rows_are_cut_into_parts_in_key_order(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(job.FEW, job.ENOUGH, "64k")
+    monkeypatch.setattr(job, "PARTITION_BYTES", 1000)
+    with hc.open(tmp_path / "db", options=hc.Options(background=False)) as db:
+        db.create_table("orders", {"id": int, "a": str}, primary_key="id")
+        rows = spark.range(0, 40_000, 1, 4).selectExpr(
+            "40000 - id as id", "sha2(string(id), 224) as a"
+        )
+        report = hs.load(rows, db, "orders")
+        assert 4 < report.objects < 100
+        assert db.table("orders").count() == 40_000
+        assert db.health().tables["orders"].depth == 1, "no two objects overlap"
+        assert db.check() == []

@@ -29,6 +29,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.objects import ObjectFile, SharedJob
 from halocline.objects.jobwriter import PLACE_ROWS
+from halocline.options import MIB
 from halocline.read.scan import memory_table, take_plan
 from halocline.rows.reshape import new_entry
 from halocline.rows.state import TableState
@@ -37,7 +38,7 @@ from halocline.show import report_html
 from halocline.spark.collect import collect
 from halocline.spark.owner import SparkOwner, check_writer
 from halocline.spark.probe import Base
-from halocline.spark.sessions import check_workers, prepare
+from halocline.spark.sessions import check_workers, clone, prepare
 from halocline.spark.task import PARTITIONS_MAX, Spec, run, shares
 from halocline.spark.trouble import told
 from halocline.spark.types import check_types, proper_names, quoted
@@ -46,7 +47,21 @@ from halocline.txn import Transaction, task_objects
 from halocline.txn.task_objects import TaskFiles
 from halocline.txn.workspace import TableChanges
 
-PARTITION_BYTES: Final = 192 << 20
+PARTITION_BYTES: Final = 64 * MIB
+PARTITIONS_UNKNOWN: Final = 200
+"""Parts of an input of which Spark cannot say how large it is."""
+FIRST: Final = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+LEAST: Final = "spark.sql.adaptive.coalescePartitions.minPartitionSize"
+ENOUGH: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+FEW: Final = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
+    LEAST: "8m",
+    ENOUGH: "192m",
+}
+"""How Spark puts parts together: as many as there are cores, if each is at least so large; more
+when these become too large. It counts its own bytes, compressed."""
 ROWS_ALONG_MAX: Final = 2_000
 """Rows of L0 that travel to the tasks; more are flushed first."""
 
@@ -135,20 +150,35 @@ def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
 
 def _run(df: DataFrame, owner: SparkOwner, txn: Transaction, name: str, spec: Spec) -> list[Any]:
     """Run the tasks; the lines that they send back."""
-    session, changes = df.sparkSession, txn.changes_of(name)
-    state, partitions = changes.home, _partitions(df)
+    changes, partitions = txn.changes_of(name), _partitions(df)
+    state, schema = changes.home, changes.home.schema
     job = start(owner, changes, partitions)
-    base = session.sparkContext.broadcast(pack_base(state, txn.snapshot))
-    schema = state.schema
-    wanted = [_named(df, schema, column) for column in spec.columns]
-    keys = [quoted(column) for column in schema.primary_key]
-    rows = df.select(*wanted, *(df[quoted(column)] for column in spec.extra))
-    rows = rows.repartitionByRange(partitions, *keys).sortWithinPartitions(*keys)
+    base = df.sparkSession.sparkContext.broadcast(pack_base(state, txn.snapshot))
+    rows = by_key(df, partitions, schema, spec)
     try:
         lines = rows.mapInArrow(run(job, spec, base), LINE_SQL)
         return collect(lines, f"a job on {name!r}", go_on=owner.core.check_open, guest=True)
     finally:
         base.unpersist()
+
+
+def by_key(df: DataFrame, partitions: int, schema: Schema, spec: Spec) -> DataFrame:
+    """The rows of the input, cut by key ranges and sorted by key.
+
+    Spark's estimate of their size may be far too high, as for every join. So it cuts them into
+    `partitions` by that, and puts together what has turned out small, once it has shuffled them:
+    the number of objects follows the rows that arrive. It does so only where no number is asked
+    for, which then is a setting; hence the session of our own, with the plan of the caller's.
+    """
+    session = df.sparkSession
+    own = clone(session, FEW | {FIRST: str(partitions)})
+    assert session._jvm is not None
+    of_plan = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows
+    given = DataFrame(of_plan(own._jsparkSession, df._jdf.logicalPlan()), own)
+    wanted = [_named(given, schema, column) for column in spec.columns]
+    rows = given.select(*wanted, *(given[quoted(column)] for column in spec.extra))
+    keys = [quoted(column) for column in schema.primary_key]
+    return rows.repartitionByRange(*keys).sortWithinPartitions(*keys)
 
 
 def start(owner: SparkOwner, changes: TableChanges, partitions: int) -> SharedJob:
@@ -185,11 +215,11 @@ def pack_base(state: TableState, snapshot: int) -> Base:
 
 
 def _partitions(df: DataFrame) -> int:
-    """Enough that a partition is an object or two; never fewer than the cores."""
+    """Into how many parts the input is cut at first; never fewer than the cores."""
     # py4j makes a plain int of Scala's BigInt; an unknown size is 2^63 - 1 or more.
     size = int(str(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
     least = df.sparkSession.sparkContext.defaultParallelism
-    guess = size // PARTITION_BYTES if size < 1 << 50 else least
+    guess = size // PARTITION_BYTES if size < 1 << 50 else PARTITIONS_UNKNOWN
     return int(min(PARTITIONS_MAX, max(least, guess)))
 
 

@@ -33,7 +33,7 @@ from halocline.spark.collect import collect_arrow
 from halocline.spark.dialect import translate
 from halocline.spark.lease import LeasedFiles
 from halocline.spark.scan import plan_frame
-from halocline.spark.sessions import prepare, running, session
+from halocline.spark.sessions import clone, prepare, running, session
 from halocline.spark.trouble import is_of_the_input, reason_of
 from halocline.spark.types import quoted
 from halocline.txn import Core, Transaction
@@ -75,7 +75,7 @@ def run_query(
         parts.append((name, state, take_plan(state, txn.snapshot, predicate)))
     jobs: list[JobNode] = []
     try:
-        own = _clone(prepare(found))
+        own = clone(prepare(found), _SETTINGS)
         for name, state, plan in parts:
             rows = memory_table(state.schema, plan)
             files = LeasedFiles(core, state, jobs)
@@ -92,13 +92,6 @@ def run_query(
         if jobs and core.committer is not None:
             give_up(core.committer, jobs)
     return _conform(table, local)
-
-
-def _clone(found: SparkSession) -> SparkSession:
-    own = SparkSession(found.sparkContext, found._jsparkSession.cloneSession())
-    for name, value in _SETTINGS.items():
-        own.conf.set(name, value)
-    return own
 
 
 def _activate(found: SparkSession) -> None:

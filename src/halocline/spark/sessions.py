@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,6 +101,14 @@ def prepare(session: SparkSession) -> SparkSession:
     if _BROKEN_RULE not in excluded:
         session.conf.set(_EXCLUDED, ",".join(filter(None, [excluded, _BROKEN_RULE])))
     return session
+
+
+def clone(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A session with the views and settings of another, and some of its own; the other stays."""
+    own = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    for name, value in settings.items():
+        own.conf.set(name, value)
+    return own
 
 
 def check_session(session: object) -> None:
