@@ -69,13 +69,13 @@ class ArrowByPredicate(Arrow):
     """
 
     def update(self, txn: hc.Transaction, table: str, key: Any, values: dict[str, Any]) -> int:
-        if txn.reads is not None or txn.get(table, key) is None:
+        if txn.serializable or txn.get(table, key) is None:
             return super().update(txn, table, key, values)
         where, params = _by_key(txn, table, key)
         return txn.update(table, where=where, params=params, set=values)
 
     def delete(self, txn: hc.Transaction, table: str, key: Any) -> bool:
-        if txn.reads is not None or txn.get(table, key) is None:
+        if txn.serializable or txn.get(table, key) is None:
             return super().delete(txn, table, key)
         where, params = _by_key(txn, table, key)
         return bool(txn.delete(table, where=where, params=params))

@@ -67,10 +67,12 @@ class LazyTransaction(Transaction):
             self._catch_up()
         return super().insert(table, rows)
 
-    def get(self, table: str, key: Any) -> dict[str, Any] | None:
+    def get(
+        self, table: str, key: Any, *, for_update: bool = False, timeout: float | None = None
+    ) -> dict[str, Any] | None:
         if self._ahead is not None:
             self._catch_up()
-        return super().get(table, key)
+        return super().get(table, key, for_update=for_update, timeout=timeout)
 
     def update(self, *args: Any, **named: Any) -> int:
         if self._ahead is not None:

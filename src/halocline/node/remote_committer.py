@@ -13,11 +13,13 @@ here has folded it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from halocline.catalog import TableEntry, nodes
+from halocline.clock import SystemClock
 from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
 from halocline.node.link import Link
@@ -29,7 +31,10 @@ from halocline.schema.schema import Schema
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.row_commit import encode_row, row_node
+from halocline.txn.turns import RowName
 from halocline.txn.workspace import Single, Workspace
+
+_PAUSE_S = 0.002
 
 
 class RemoteCommitter:
@@ -44,6 +49,8 @@ class RemoteCommitter:
         """Tables that open transactions have created -> the number of the catalog transaction."""
         self.lapsed: deque[int] = deque()
         """Catalog transactions whose transactions were forgotten."""
+        self._tickets = count(1)
+        self._clock = SystemClock()
 
     def commit(self, txn: Workspace) -> int:
         """Send the workspace; returns commit_ts once it is durable and visible."""
@@ -76,12 +83,30 @@ class RemoteCommitter:
                 blind.decided = counts
         return answer.commit_ts
 
-    def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
+    def commit_single(
+        self, snapshot: int, single: Single, wait: bool = True, ticket: int = 0
+    ) -> int:
         """Have the owner commit a transaction of one row."""
         record = bytes(encode_row(row_node(single), 0, 0))
         request = wire.Commit(snapshot, self.link.epoch, record, None, True)
         commit_ts: int = self.link.ask(request, int)
         return commit_ts
+
+    def new_ticket(self) -> int:
+        """A number of this process: the owner does not hear of it."""
+        return next(self._tickets)
+
+    def take_turns(
+        self, ticket: int, rows: Collection[RowName], timeout_s: float, *, lasts: bool = False
+    ) -> None:
+        """Let others go first for a moment: turns are those of the owner's own transactions."""
+        self._clock.sleep(_PAUSE_S)
+
+    def end_turns(self, ticket: int) -> None:
+        """Nothing is held at the owner."""
+
+    def lapse_turns(self, ticket: int) -> None:
+        """Nothing is held at the owner."""
 
     def tidy(self, state: TableState) -> None:
         """The reader tidies up what it has folded."""

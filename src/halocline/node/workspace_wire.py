@@ -49,8 +49,8 @@ from halocline.txn.workspace import Part, TableChanges, Workspace
 
 
 def pack_reads(txn: Workspace, states: Mapping[int, TableState]) -> tuple[TableReads, ...] | None:
-    """What a serializable transaction has read."""
-    if txn.reads is None:
+    """What a transaction has read that must not have changed; None when there is nothing."""
+    if not txn.reads:
         return None
     packed = []
     for table_id, reads in txn.reads.items():
@@ -113,14 +113,12 @@ def unpack(
         if table is None:
             table = changes[state.table_id] = TableChanges(state)
         _add(table, decode_node(kind, payload, state.schema), state)
-    reads = None
-    if commit.reads is not None:
-        reads = {one.table_id: _reads(core, one) for one in commit.reads}
+    reads = {one.table_id: _reads(core, one) for one in commit.reads or ()}
     work = txn.workspace
     work.changes, work.created, work.dropped = changes, states.created, frozenset(commit.dropped)
     work.ddl = session.ddl(commit.ddl) if commit.ddl else None
     work.reads = reads
-    return [*changes, *(reads or ())]
+    return [*changes, *reads]
 
 
 class _States:

@@ -85,6 +85,9 @@ def _parse_query(text: str) -> Query:
         kind = (found.name if isinstance(found, exp.Command) else found.key).upper()
         hint = "write through the transaction's methods"
         raise UsageError(f"only SELECT runs here, not {kind}; {hint}")
+    if tree.find(exp.Lock) is not None:
+        hint = "use txn.get(table, key, for_update=True)"
+        raise UsageError(f"a SELECT locks no rows, FOR UPDATE is not available: {hint}")
     for lateral in tree.find_all(exp.Lateral):
         _check_lateral(lateral)
     defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}

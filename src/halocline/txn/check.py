@@ -166,12 +166,12 @@ class SweepCheck:
 def checks_of(
     engine: EngineState,
     tables: Mapping[int, TableChanges],
-    reads: Mapping[int, Reads] | None,
+    reads: Mapping[int, Reads],
     snapshot: int,
 ) -> list[Check]:
     """All that a commit has to check: what was read, then what is written."""
     found: list[Check] = []
-    for table_id, one in (reads or {}).items():
+    for table_id, one in reads.items():
         state = engine.tables.get(table_id)
         if state is not None:
             found.append(ReadCheck(state, one, snapshot))

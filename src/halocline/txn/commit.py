@@ -22,7 +22,7 @@ Why it is right
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count as count_from
 from struct import Struct
@@ -44,6 +44,7 @@ from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.record import Prepared, add_late, prepare
 from halocline.txn.row_commit import commit_row
+from halocline.txn.turns import RowName, Turns
 from halocline.txn.workspace import TableChanges, Workspace
 
 patch_u64 = Struct("<Q").pack_into
@@ -65,6 +66,7 @@ class Committer:
         """Ids of transactions: they only tell records of one epoch apart."""
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
+        self.turns = Turns(clock, log.epoch << 32)
         self._bulk_rows = engine.options.bulk_rows
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
@@ -82,6 +84,8 @@ class Committer:
 
     def _commit(self, txn: Workspace) -> int:
         tables = {table_id: changes for table_id, changes in txn.changes.items() if changes}
+        if self.turns.rows:
+            self._check_turns(txn.ticket, tables)
         checks = checks_of(self.engine, tables, txn.reads, txn.snapshot)
         txn_id = next(self.ids)
         rounds = 0
@@ -114,6 +118,20 @@ class Committer:
         for changes in tables.values():
             rewrite(self, changes)
         return prepare(txn_id, self.log.epoch, tables, self._bulk_rows, ddl=ddl, token=txn.token)
+
+    def _check_turns(self, ticket: int, tables: dict[int, TableChanges]) -> None:
+        """ConflictError when it is the turn of another transaction at a row that is written.
+
+        Rows that were written one by one are asked about. Bulk changes are many rows at once, and
+        do not wait for any of them.
+        """
+        for table_id, changes in tables.items():
+            if changes.home.key_of is None:
+                continue
+            for key in (*changes.own, *changes.deletes.values()):
+                if self.turns.blocks(ticket, (table_id, changes.schema.key_bytes(key))):
+                    reason = "it is the turn of another transaction at this row"
+                    raise ConflictError(reason, table=changes.entry.name, key=key)
 
     def tidy(self, state: TableState) -> None:
         """Freeze and merge what a commit left behind. Called when its outcome is settled."""
@@ -174,6 +192,7 @@ class Committer:
     def close_epoch(self) -> None:
         """Last record of an epoch: exactly what it used, so that the next leaves no gap."""
         engine = self.engine
+        self.turns.close("the database is closed")
         with self.lock:
             self.stopped = True
             tables = engine.tables.values()
@@ -331,6 +350,33 @@ class Committer:
             if self.log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
         return commit_ts
+
+    # Turns.
+
+    def new_ticket(self) -> int:
+        """A ticket for turns, younger than all others."""
+        return self.turns.new_ticket()
+
+    def take_turns(
+        self, ticket: int, rows: Collection[RowName], timeout_s: float, *, lasts: bool = False
+    ) -> None:
+        """Wait until it is the ticket's turn at all these rows.
+
+        What was committed before, perhaps by one who had no turn, is visible when this returns.
+        """
+        self.turns.take(ticket, rows, timeout_s, lasts=lasts)
+        tables = {table_id for table_id, _ in rows} & self.engine.tables.keys()
+        newest = max((self.engine.tables[table_id].last_ts for table_id in tables), default=0)
+        if newest > self.log.visible_ts:
+            self._wait_known(newest)
+
+    def end_turns(self, ticket: int) -> None:
+        """Give up all turns of a ticket."""
+        self.turns.end(ticket)
+
+    def lapse_turns(self, ticket: int) -> None:
+        """Give up all turns of a ticket some time soon. May be called at any moment."""
+        self.turns.lapsed.append(ticket)
 
     # Jobs and definitions.
 

@@ -9,12 +9,14 @@ background work, checkpoints and the collection of garbage, is done with a Commi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from halocline.catalog import TableDdl
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.txn.turns import RowName
 from halocline.txn.workspace import Single, Workspace
 
 
@@ -29,8 +31,24 @@ class Commits(Protocol):
     def commit(self, txn: Workspace) -> int:
         """Commit a workspace; returns commit_ts once it is durable and visible."""
 
-    def commit_single(self, snapshot: int, single: Single, wait: bool = True) -> int:
+    def commit_single(
+        self, snapshot: int, single: Single, wait: bool = True, ticket: int = 0
+    ) -> int:
         """Commit one row; 0 when the general way must decide."""
+
+    def new_ticket(self) -> int:
+        """A ticket for turns, younger than all others (turns.py)."""
+
+    def take_turns(
+        self, ticket: int, rows: Collection[RowName], timeout_s: float, *, lasts: bool = False
+    ) -> None:
+        """Wait until it is the ticket's turn at all these rows; ConflictError when it is not."""
+
+    def end_turns(self, ticket: int) -> None:
+        """Give up all turns of a ticket. One that has none is fine."""
+
+    def lapse_turns(self, ticket: int) -> None:
+        """Give up all turns of a ticket some time soon. May be called at any moment."""
 
     def tidy(self, state: TableState) -> None:
         """Freeze and merge what a commit has left in memory."""

@@ -64,12 +64,17 @@ def encode_row(node: Append | Update, txn_id: int, epoch: int) -> bytearray:
     return bytearray(front + body)
 
 
-def commit_row(committer: Committer, snapshot: int, single: Single, wait: bool = True) -> int:
+def commit_row(
+    committer: Committer, snapshot: int, single: Single, wait: bool = True, ticket: int = 0
+) -> int:
     """Commit one inserted or updated row; 0 when the general way must decide.
 
-    Without `wait` it is durable and visible only after the next `sync`.
+    Without `wait` it is durable and visible only after the next `sync`. `ticket` tells whose turn
+    it is at a contended row.
     """
     engine, log, state = committer.engine, committer.log, single[0]
+    if committer.turns.rows and _is_contended(committer, single, ticket):
+        return 0
     node = row_node(single)
     payload = encode_row(node, next(committer.ids), log.epoch)
 
@@ -105,6 +110,8 @@ def commit_rows(
     state, given = singles[0][0], [0] * len(singles)
     with committer.lock:
         places = [] if committer.stopped else _plain(committer.engine, singles, snapshots)
+        if committer.turns.rows:
+            places = [at for at in places if not _is_contended(committer, singles[at], 0)]
         count = len(places)
         if not count:
             return given
@@ -122,6 +129,12 @@ def commit_rows(
     for commit_ts, at in enumerate(places, first_ts):
         given[at] = commit_ts
     return given
+
+
+def _is_contended(committer: Committer, single: Single, ticket: int) -> bool:
+    """Is it the turn of another transaction at this row?"""
+    state, key = single[0], single[1]
+    return committer.turns.blocks(ticket, (state.table_id, state.schema.key_bytes(key)))
 
 
 def _is_plain(engine: EngineState, single: Single, snapshot: int) -> bool:

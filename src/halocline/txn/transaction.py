@@ -30,10 +30,18 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
+from halocline.errors import (
+    ConflictError,
+    DuplicateKeyError,
+    NotFoundError,
+    SchemaError,
+    UsageError,
+)
+from halocline.read.locate import locate_many
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
@@ -45,6 +53,7 @@ from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.reads import Reads
+from halocline.txn.turns import WAIT_S, RowName
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
 _MISSING: Any = object()
@@ -64,11 +73,17 @@ class Transaction:
     read_only = False
     waits = True
     """Does a commit wait for the disk, and tidy up? Otherwise its caller does, in node/."""
+    ticket = 0
+    """Its place in the queues of contended rows, if it has one (turns.py)."""
+    locked: frozenset[RowName] = frozenset()
+    """The rows that it has asked for with `for_update`."""
     _own: Single | Workspace | None = None
     _state = "open"
     _writable = True
     _seen: tuple[TableState, Any, int, Row] | None = None
     """The row that was read last."""
+    _has_read = False
+    """Has something been read, besides `_seen`?"""
 
     def __init__(
         self, core: Core, snapshot: int, *, read_only: bool = False, pinned: bool = True
@@ -204,7 +219,7 @@ class Transaction:
             given = schema.table(keys, columns="given").select(list(schema.primary_key))
         if not self._may_write():
             return 0
-        if self.reads is not None:
+        if self.serializable:
             self._note(changes.state, keys=schema.keys_of(given))
         return write.delete_keys(self._core, changes, given, self.snapshot)
 
@@ -226,8 +241,16 @@ class Transaction:
 
     # Reading.
 
-    def get(self, table: str, key: Any) -> dict[str, Any] | None:
-        """The row with that key as a dict, or None."""
+    def get(
+        self, table: str, key: Any, *, for_update: bool = False, timeout: float | None = None
+    ) -> dict[str, Any] | None:
+        """The row with that key as a dict, or None.
+
+        With `for_update` the key is this transaction's until it ends: others who ask for it in the
+        same way, or write it through `db.run`, wait. ConflictError after `timeout` seconds (30).
+        """
+        if for_update:
+            self._lock(table, [key], timeout)
         if self._own is None:
             state = self._core.state_of(table, self.snapshot)
             if state is not None:
@@ -235,6 +258,7 @@ class Transaction:
                 plain = schema.key(key)
                 found = find_row(state, plain, self.snapshot)
                 if found is None:
+                    self._has_read = True
                     return None
                 self._seen = (state, plain, found[0], found[1])
                 return schema.as_dict(found[1])
@@ -245,16 +269,28 @@ class Transaction:
         row, _ = view.see(plain)
         return None if row is None else schema.as_dict(row)
 
-    def get_many(self, table: str, keys: Sequence[Any]) -> pa.Table:
-        """The rows of these keys, in their order; absent keys are left out."""
-        view = self._view(table)
-        schema = _keyed(view.state).schema
+    def get_many(
+        self,
+        table: str,
+        keys: Sequence[Any],
+        *,
+        for_update: bool = False,
+        timeout: float | None = None,
+    ) -> pa.Table:
+        """The rows of these keys, in their order; absent keys are left out.
+
+        With `for_update` the keys are this transaction's until it ends: see `get`.
+        """
         if isinstance(keys, (pa.Array, pa.ChunkedArray)):
             keys = keys.to_pylist()
         # A frame would be read as the names of its columns.
         wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
         if wrong or not isinstance(keys, Iterable):
             raise UsageError("get_many takes a list of keys, or an Arrow array of them")
+        if for_update:
+            self._lock(table, keys, timeout)
+        view = self._view(table)
+        schema = _keyed(view.state).schema
         plain = [schema.key(key) for key in keys]
         self._note(view.state, keys=plain)
         return view.rows_of(plain)
@@ -274,7 +310,7 @@ class Transaction:
         check_limit(limit)
         low = None if low is None else schema.key(low)
         high = None if high is None else schema.key(high)
-        if self.reads is not None:
+        if self.serializable:
             self._reads_of(view.state).ranges.append((low, high))
         return view.between(low, high, reverse=reverse, limit=limit)
 
@@ -394,7 +430,7 @@ class Transaction:
         try:
             self._check_usable()
             work = self.workspace
-            work.snapshot, work.waits = self.snapshot, self.waits
+            work.snapshot, work.waits, work.ticket = self.snapshot, self.waits, self.ticket
             self._spill(work)
             self.commit_ts = self._core.writing.commit(work)
         except BaseException:
@@ -420,7 +456,7 @@ class Transaction:
         if core.closed or core.committer is None:
             return False
         try:
-            commit_ts = core.committer.commit_single(self.snapshot, single, self.waits)
+            commit_ts = core.committer.commit_single(self.snapshot, single, self.waits, self.ticket)
         except BaseException:
             self._finish("failed at commit")
             raise
@@ -431,6 +467,8 @@ class Transaction:
         self._writable = False
         self._own, self._seen = _ENDED, None  # an ended transaction holds no table in memory
         core.pins.pop(id(self), None)
+        if self.ticket:
+            self._end_turns()
         if single[0].owes and self.waits:
             core.committer.tidy(single[0])
         return True
@@ -462,8 +500,16 @@ class Transaction:
         self._writable = False
         self._own, self._seen = _ENDED, None
         self._core.pins.pop(-id(self) if self.read_only else id(self), None)
+        if self.ticket:
+            self._end_turns()
         if isinstance(own, Workspace) and own.ddl is not None:
             own.ddl.rollback()  # harmless after its commit
+
+    def _end_turns(self) -> None:
+        """Let others have the rows that this transaction had for itself."""
+        ticket, self.ticket = self.ticket, 0
+        if self._core.committer is not None:
+            self._core.committer.end_turns(ticket)
 
     def __del__(self) -> None:
         # Whatever an interrupt left undone: the snapshot is held no longer than this object lives.
@@ -471,7 +517,9 @@ class Transaction:
         if core is not None:
             if self._state == "open":
                 # Not ended here: this may run at any moment, even while the lock is held.
-                own = self._own
+                own, ticket, self.ticket = self._own, self.ticket, 0
+                if ticket and core.committer is not None:
+                    core.committer.lapse_turns(ticket)
                 if isinstance(own, Workspace):
                     if core.committer is not None:
                         core.committer.forgotten += jobs_of(own.changes.values())
@@ -486,7 +534,7 @@ class Transaction:
 
     def record_reads(self) -> None:
         """Remember what is read from now on: called by `begin(isolation="serializable")`."""
-        self.workspace.reads = {}
+        self.workspace.serializable = True
 
     def use_token(self, token: Token, known_ts: int) -> None:
         """Commit under a token: called by `begin(token=)`. A known one makes this a no-op."""
@@ -526,9 +574,9 @@ class Transaction:
         return self._own.token if isinstance(self._own, Workspace) else None
 
     @property
-    def reads(self) -> dict[int, Reads] | None:
-        """What a serializable transaction has read, by table; None for any other."""
-        return self._own.reads if isinstance(self._own, Workspace) else None
+    def serializable(self) -> bool:
+        """Is everything that it reads checked at its commit?"""
+        return isinstance(self._own, Workspace) and self._own.serializable
 
     def hold(self) -> Pin:
         """Keep the snapshot for a stream that may outlive the transaction."""
@@ -550,6 +598,7 @@ class Transaction:
         return changes.view(self.snapshot)
 
     def _find(self, name: str) -> TableState:
+        self._has_read = True
         if not isinstance(name, str):
             raise UsageError(f"a table is named by a string, not {type(name).__name__}")
         entry = self._entry(name)
@@ -594,14 +643,13 @@ class Transaction:
 
     def _note(self, state: TableState, *, keys: Iterable[Any] = (), whole: bool = False) -> None:
         """Keys, or the whole table, were read."""
-        if self.reads is not None:
+        if self.serializable:
             reads = self._reads_of(state)
             reads.keys.update(keys)
             reads.whole |= whole
 
     def _reads_of(self, state: TableState) -> Reads:
-        assert self.reads is not None
-        return self.reads.setdefault(state.table_id, Reads())
+        return self.workspace.reads.setdefault(state.table_id, Reads())
 
     @contextmanager
     def _reading(self, state: TableState, keys: Sequence[Any] = ()) -> Iterator[None]:
@@ -618,6 +666,55 @@ class Transaction:
         except NotFoundError:
             self._note(state, keys=keys)
             raise
+
+    # Rows that are this transaction's until it ends.
+
+    def _lock(self, table: str, keys: Iterable[Any], timeout: float | None) -> None:
+        """Wait for the turn at these keys, and see them as they are then."""
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
+        if not self._may_write():
+            return
+        has_read, own = self._has_read or self._seen is not None, self._own
+        fresh = not has_read and (own is None or (isinstance(own, Workspace) and own.is_untouched))
+        state = _keyed(self._find(table))
+        self._has_read = has_read
+        plain = [state.schema.key(key) for key in keys]
+        rows = frozenset((state.table_id, state.schema.key_bytes(key)) for key in plain)
+        committer, name = self._core.writing, state.entry.name
+        self.locked |= rows
+        self.ticket = self.ticket or committer.new_ticket()
+        try:
+            wait_s = WAIT_S if timeout is None else timeout
+            committer.take_turns(self.ticket, rows, wait_s, lasts=True)
+        except ConflictError as error:
+            key = plain[0] if len(plain) == 1 else None
+            raise ConflictError(error.reason, table=name, key=key) from None
+        changed = self._changed_since(state, plain)
+        if changed is not None:
+            if not fresh:
+                reason = "a row that is locked had changed before it was"
+                raise ConflictError(reason, table=name, key=changed)
+            self._begin_again()
+        self._reads_of(state).keys.update(plain)
+
+    def _changed_since(self, state: TableState, keys: list[Any]) -> Any:
+        """One of these keys that has changed since the snapshot; None when none has."""
+        newest = self._core.newest_ts()
+        if not keys or state.last_ts <= self.snapshot >= newest:
+            return None
+        wanted = np.array(keys, dtype=np.int64) if state.schema.int_key else keys
+        before, now = (locate_many(state, wanted, ts).rowids for ts in (self.snapshot, newest))
+        places = np.flatnonzero(before != now)
+        return keys[places[0]] if len(places) else None
+
+    def _begin_again(self) -> None:
+        """Go on at the newest snapshot: nothing of the old one has been seen."""
+        core = self._core
+        while True:
+            self.snapshot = core.pins[id(self)] = core.newest_ts()
+            if self.snapshot >= max(core.write_floor, core.engine.floor):
+                return
 
     # The one row that is kept aside.
 

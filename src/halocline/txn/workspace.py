@@ -362,7 +362,9 @@ class Workspace:
         "dropped",
         "keeps_token",
         "reads",
+        "serializable",
         "snapshot",
+        "ticket",
         "token",
         "waits",
     )
@@ -374,14 +376,18 @@ class Workspace:
         self.created: dict[int, TableState] = {}
         self.dropped: frozenset[int] = frozenset()
         self.ddl: TableDdl | None = None
-        self.reads: dict[int, Reads] | None = None
-        """What was read, by table, if that is to be checked."""
+        self.reads: dict[int, Reads] = {}
+        """What was read, by table, and must not have changed by the commit."""
+        self.serializable = False
+        """Is everything that is read to be checked? Otherwise only rows that were locked."""
         self.token: Token | None = None
         self.keeps_token = False
         """Is the token to be remembered although nothing is written?"""
         self.snapshot = 0
         """Set by the commit, as is `waits`: may it return before the log is durable?"""
         self.waits = True
+        self.ticket = 0
+        """Whose turn it is at contended rows, if it has one: set by the commit, too."""
 
     def __bool__(self) -> bool:
         """Is there anything to commit?"""
@@ -390,9 +396,14 @@ class Workspace:
         return any(self.changes.values())
 
     @property
+    def is_untouched(self) -> bool:
+        """Has nothing been read that is to be checked, and nothing written?"""
+        return not (self.changes or self.reads or self.created or self.dropped or self.ddl)
+
+    @property
     def asks_catalog(self) -> bool:
         """Must names be looked up through the catalog's part of the transaction?"""
-        return self.ddl is not None or self.reads is not None
+        return self.ddl is not None or self.serializable
 
     @property
     def own_ddl(self) -> CatalogTxn | None:

@@ -1,0 +1,52 @@
+"""Rerun: what `db.run` takes along from an attempt that has lost to the next one.
+
+    attempt 1 --ConflictError over row K--> Rerun: K
+    turn at K --> attempt 2, on a snapshot that it takes when it has its turn --> commits
+
+A run remembers every row that it has lost over, or that it has asked for with `for_update`, and
+takes its turn at all of them before it begins again: so it holds no snapshot while it waits, and
+what it reads then stays as it is until it has committed. If it loses over another row, it gives up
+its turns, and takes them again together with that one. Its ticket stays the same, so nobody who
+came later is before it in a queue.
+"""
+
+from __future__ import annotations
+
+from halocline.errors import ConflictError
+from halocline.txn.commits import Commits
+from halocline.txn.core import Core
+from halocline.txn.transaction import Transaction
+from halocline.txn.turns import WAIT_S, RowName
+
+
+class Rerun:
+    """The rows that a run has lost over, and its turn at them."""
+
+    def __init__(self) -> None:
+        self.rows: set[RowName] = set()
+        self._committer: Commits | None = None
+        self._ticket = 0
+
+    def lost(self, core: Core, txn: Transaction | None, error: ConflictError) -> None:
+        """Remember what an attempt has lost over, and what it had locked."""
+        if txn is not None:
+            self.rows |= txn.locked
+        state = core.state_of(error.table, core.newest_ts()) if error.table is not None else None
+        if state is not None and state.key_of is not None and error.key is not None:
+            self.rows.add((state.table_id, state.schema.key_bytes(error.key)))
+
+    def take(self, committer: Commits) -> None:
+        """Wait for the turn at these rows; ConflictError when it does not come."""
+        if self.rows:
+            if committer is not self._committer:  # another owner gives other tickets
+                self._committer, self._ticket = committer, committer.new_ticket()
+            committer.take_turns(self._ticket, self.rows, WAIT_S)
+
+    def hand_over(self, txn: Transaction) -> None:
+        """The turn ends with this transaction from now on."""
+        txn.ticket = self._ticket
+
+    def end(self) -> None:
+        """Give up the turn, if it has not ended yet."""
+        if self._committer is not None:
+            self._committer.end_turns(self._ticket)
