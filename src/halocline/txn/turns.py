@@ -187,11 +187,16 @@ class Turns:
             self._end(ticket)
 
     def blocks(self, ticket: int, row: RowName) -> bool:
-        """Is it the turn of another transaction at this row? Takes no lock."""
+        """Is it the turn of another transaction at this row? Waits for no lock."""
+        if self.lapsed and self._lock.acquire(blocking=False):
+            try:
+                self._end_lapsed()
+            finally:
+                self._lock.release()
         first = self._queues.first(row)
         if first is None or first.ticket == ticket:
             return False
-        return first.ticket not in self.lapsed and first.until > self._clock.monotonic()
+        return first.until > self._clock.monotonic()
 
     def close(self, why: str) -> None:
         """Let nobody wait any more."""
@@ -226,12 +231,15 @@ class Turns:
 
     def _forget(self, row: RowName, now: float) -> None:
         """End those who were forgotten, and the first of a queue when its time is up."""
-        while self.lapsed:
-            self._end(self.lapsed.popleft())
+        self._end_lapsed()
         first = self._queues.first(row)
         while first is not None and first.until <= now:
             self._end(first.ticket)
             first = self._queues.first(row)
+
+    def _end_lapsed(self) -> None:
+        while self.lapsed:
+            self._end(self.lapsed.popleft())
 
     def _end(self, ticket: int) -> None:
         claim = self._claims.pop(ticket, None)
