@@ -63,8 +63,7 @@ from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
 from halocline.schema.schema import Schema
 from halocline.store import Files, LocalFiles, Objects
-from halocline.txn import Core, Transaction
-from halocline.txn.rerun import Rerun
+from halocline.txn import Core, Rerun, Transaction
 
 T = TypeVar("T")
 At = int | datetime | str
@@ -247,14 +246,13 @@ class Database:
     ) -> T | None:
         """Run `function(txn)` and commit; run it again when another transaction was faster.
 
-        One that has lost over a row waits for its turn at that row before it begins again.
-        Returns the function's result; None when the token had been committed before.
+        One that has lost over a row waits for its turn at it. Returns the function's result; None
+        when the token had been committed before.
         """
         if type(retries) is not int or retries < 0:
             raise UsageError(f"retries must be a whole number, not {retries!r}")
-        again: Rerun | None = None
+        again, txn = None, None
         for attempt in range(retries + 1):
-            txn: Transaction | None = None
             try:
                 if again is not None:
                     again.take(self._role.core.writing)
@@ -272,8 +270,8 @@ class Database:
                 again.lost(self._role.core, txn, error)
                 if error.winner_ts:
                     self._role.wait_visible(error.winner_ts)
-                elif not again.rows:  # a rival that has not committed yet
-                    self._setting.clock.sleep(min(0.05, 0.001 * 2**attempt))
+                else:
+                    again.pause(self._setting.clock, attempt)
             finally:
                 if again is not None:
                     again.end()

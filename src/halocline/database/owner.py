@@ -135,9 +135,9 @@ class Owner:
     def begin(self) -> Transaction:
         core, log = self.core, self.log
         txn = Transaction(core, log.visible_ts)
-        while txn.snapshot < core.write_floor or txn.snapshot < core.engine.floor:
+        if txn.snapshot < core.write_floor or txn.snapshot < core.engine.floor:
             # Trim or GC went on before it could see our pin: take a newer snapshot.
-            txn.snapshot = core.pins[id(txn)] = log.visible_ts
+            txn.snapshot = core.pin_newest(id(txn))
         return txn
 
     def refresh(self) -> None:

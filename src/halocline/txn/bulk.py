@@ -138,14 +138,16 @@ def written_rows(changes: TableChanges, table: pa.Table) -> BoolArray:
     return mask
 
 
-def spill(committer: Commits, changes: TableChanges) -> None:
-    """Called before the commit: rows that were inserted one by one and have become many."""
-    if not changes.rows or not is_bulk(committer, changes, len(changes.rows)):
-        return
-    table = changes.schema.to_table(list(changes.rows.values()))
-    _write_waiting(committer, changes, table, order_of(changes, table))
-    changes.rows = {}
-    changes.own = {key: row_id for key, row_id in changes.own.items() if row_id > 0}
+def spill(committer: Commits, tables: Iterable[TableChanges]) -> None:
+    """Write rows that were inserted one by one and have become many. Called before the commit."""
+    for changes in tables:
+        few = len(changes.rows) <= committer.engine.options.bulk_rows
+        if few or not is_bulk(committer, changes, len(changes.rows)):
+            continue
+        table = changes.schema.to_table(list(changes.rows.values()))
+        _write_waiting(committer, changes, table, order_of(changes, table))
+        changes.rows = {}
+        changes.own = {key: row_id for key, row_id in changes.own.items() if row_id > 0}
 
 
 def is_bulk(committer: Commits, changes: TableChanges, rows: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from threading import Lock
 from weakref import WeakSet
 
@@ -176,6 +177,21 @@ class Core:
         if self.owned is None:
             return self.engine.last_ts
         return self.owned.log.visible_ts
+
+    def pin_newest(self, pin: int) -> int:
+        """Pin the newest snapshot from which a commit can be checked; returns it."""
+        while True:
+            ts = self.pins[pin] = self.newest_ts()
+            if ts >= self.write_floor and ts >= self.engine.floor:
+                return ts
+
+    def hint(self, name: str, snapshot: int) -> str:
+        """What to tell a caller who has named a table that is not there."""
+        names = [entry.name for entry in self.catalog.tables(snapshot)]
+        near = get_close_matches(name, names, n=1)
+        if near:
+            return f"did you mean {near[0]!r}?"
+        return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
 
     def oldest_needed(self) -> int:
         """What ended at or before this timestamp is seen by nobody any more, here or elsewhere."""

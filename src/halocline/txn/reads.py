@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.errors import ConflictError
+from halocline.errors import (
+    ConflictError,
+    DuplicateKeyError,
+    HaloclineError,
+    NotFoundError,
+    SchemaError,
+)
 from halocline.read.ended import ended_mask
-from halocline.read.locate import Keys
+from halocline.read.locate import Keys, locate_many
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
@@ -55,6 +61,25 @@ class Reads:
             else:
                 found += [at for at, key in enumerate(keys) if low <= key < high]
         return found
+
+
+def told_by(error: HaloclineError, keys: Sequence[Any]) -> Sequence[Any]:
+    """Which keys a write that failed has told its caller about; `keys` are those it was for."""
+    if isinstance(error, SchemaError):
+        return error.read_keys
+    if isinstance(error, DuplicateKeyError):
+        return () if error.inside_input else error.all_keys
+    return keys if isinstance(error, NotFoundError) else ()
+
+
+def changed_between(state: TableState, keys: Sequence[Any], before: int, after: int) -> Any:
+    """One of these keys that has another row at the second timestamp; None when none has."""
+    if not keys or before >= after:
+        return None
+    wanted = np.array(keys, dtype=np.int64) if state.schema.int_key else keys
+    old, new = (locate_many(state, wanted, ts).rowids for ts in (before, after))
+    places = np.flatnonzero(old != new)
+    return keys[places[0]] if len(places) else None
 
 
 class ReadCheck:

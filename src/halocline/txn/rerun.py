@@ -12,6 +12,7 @@ came later is before it in a queue.
 
 from __future__ import annotations
 
+from halocline.clock import Clock
 from halocline.errors import ConflictError
 from halocline.txn.commits import Commits
 from halocline.txn.core import Core
@@ -41,6 +42,11 @@ class Rerun:
             if committer is not self._committer:  # another owner gives other tickets
                 self._committer, self._ticket = committer, committer.new_ticket()
             committer.take_turns(self._ticket, self.rows, WAIT_S)
+
+    def pause(self, clock: Clock, attempt: int) -> None:
+        """Wait a moment for a rival that has not committed yet, if there is no row to wait for."""
+        if not self.rows:
+            clock.sleep(min(0.05, 0.001 * 2**attempt))
 
     def hand_over(self, txn: Transaction) -> None:
         """The turn ends with this transaction from now on."""

@@ -26,22 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
 from halocline.errors import (
     ConflictError,
     DuplicateKeyError,
+    HaloclineError,
     NotFoundError,
-    SchemaError,
     UsageError,
 )
-from halocline.read.locate import locate_many
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
@@ -52,8 +49,8 @@ from halocline.txn import write
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
-from halocline.txn.reads import Reads
-from halocline.txn.turns import WAIT_S, RowName
+from halocline.txn.reads import changed_between, told_by
+from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
 _MISSING: Any = object()
@@ -232,12 +229,7 @@ class Transaction:
         if not self._may_write():
             return
         self._give_up([changes])
-        work = self.workspace
-        fresh = TableChanges(self._core.engine.new_table(changes.entry))
-        fresh.home = changes.home
-        fresh.truncated = changes.entry.id not in work.created
-        work.changes[changes.entry.id] = fresh
-        work.by_name.clear()
+        self.workspace.truncate(changes, self._core.engine.new_table(changes.entry))
 
     # Reading.
 
@@ -311,7 +303,7 @@ class Transaction:
         low = None if low is None else schema.key(low)
         high = None if high is None else schema.key(high)
         if self.serializable:
-            self._reads_of(view.state).ranges.append((low, high))
+            self.workspace.reads_of(view.state).ranges.append((low, high))
         return view.between(low, high, reverse=reverse, limit=limit)
 
     def scan(
@@ -431,7 +423,7 @@ class Transaction:
             self._check_usable()
             work = self.workspace
             work.snapshot, work.waits, work.ticket = self.snapshot, self.waits, self.ticket
-            self._spill(work)
+            spill(self._core.writing, work.changes.values())
             self.commit_ts = self._core.writing.commit(work)
         except BaseException:
             self._end("failed at commit")
@@ -472,14 +464,6 @@ class Transaction:
         if single[0].owes and self.waits:
             core.committer.tidy(single[0])
         return True
-
-    def _spill(self, work: Workspace) -> None:
-        """Rows that were inserted one by one and have become many go into objects."""
-        committer = self._core.committer
-        if committer is not None:
-            for changes in work.changes.values():
-                if len(changes.rows) > self._core.options.bulk_rows:
-                    spill(committer, changes)
 
     def _end(self, state: str) -> None:
         """Jobs end with their transaction: those that the commit record has not ended end here."""
@@ -603,7 +587,8 @@ class Transaction:
             raise UsageError(f"a table is named by a string, not {type(name).__name__}")
         entry = self._entry(name)
         if entry is None:
-            raise NotFoundError("table", name, hint=self._hint(name))
+            # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
+            raise NotFoundError("table", name, hint=self._core.hint(name, self.snapshot))
         own = self._own
         created = own.created.get(entry.id) if isinstance(own, Workspace) else None
         return created or self._core.engine.tables[entry.id]
@@ -613,14 +598,6 @@ class Transaction:
         if isinstance(own, Workspace) and own.asks_catalog:
             return self._ddl().table(name)  # records the read
         return self._core.catalog.table(name, self.snapshot)
-
-    def _hint(self, name: str) -> str:
-        # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
-        names = [entry.name for entry in self._core.catalog.tables(self.snapshot)]
-        near = get_close_matches(name, names, n=1)
-        if near:
-            return f"did you mean {near[0]!r}?"
-        return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
 
     def _ddl(self) -> TableDdl:
         work = self.workspace
@@ -644,77 +621,47 @@ class Transaction:
     def _note(self, state: TableState, *, keys: Iterable[Any] = (), whole: bool = False) -> None:
         """Keys, or the whole table, were read."""
         if self.serializable:
-            reads = self._reads_of(state)
+            reads = self.workspace.reads_of(state)
             reads.keys.update(keys)
             reads.whole |= whole
-
-    def _reads_of(self, state: TableState) -> Reads:
-        return self.workspace.reads.setdefault(state.table_id, Reads())
 
     @contextmanager
     def _reading(self, state: TableState, keys: Sequence[Any] = ()) -> Iterator[None]:
         """A write that fails has told its caller something: serializable remembers what."""
         try:
             yield
-        except SchemaError as error:
-            self._note(state, keys=error.read_keys)
-            raise
-        except DuplicateKeyError as error:
-            if not error.inside_input:
-                self._note(state, keys=error.all_keys)
-            raise
-        except NotFoundError:
-            self._note(state, keys=keys)
+        except HaloclineError as error:
+            self._note(state, keys=told_by(error, keys))
             raise
 
     # Rows that are this transaction's until it ends.
 
     def _lock(self, table: str, keys: Iterable[Any], timeout: float | None) -> None:
         """Wait for the turn at these keys, and see them as they are then."""
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
+        wait_s = check_timeout(timeout)
         if not self._may_write():
             return
-        has_read, own = self._has_read or self._seen is not None, self._own
-        fresh = not has_read and (own is None or (isinstance(own, Workspace) and own.is_untouched))
+        has_read = self._has_read or self._seen is not None
+        fresh = not has_read and (self._own is None or self.workspace.is_untouched)
         state = _keyed(self._find(table))
-        self._has_read = has_read
+        self._has_read = has_read  # the table, not what is in it
         plain = [state.schema.key(key) for key in keys]
         rows = frozenset((state.table_id, state.schema.key_bytes(key)) for key in plain)
         committer, name = self._core.writing, state.entry.name
         self.locked |= rows
         self.ticket = self.ticket or committer.new_ticket()
         try:
-            wait_s = WAIT_S if timeout is None else timeout
             committer.take_turns(self.ticket, rows, wait_s, lasts=True)
         except ConflictError as error:
             key = plain[0] if len(plain) == 1 else None
             raise ConflictError(error.reason, table=name, key=key) from None
-        changed = self._changed_since(state, plain)
-        if changed is not None:
-            if not fresh:
-                reason = "a row that is locked had changed before it was"
-                raise ConflictError(reason, table=name, key=changed)
-            self._begin_again()
-        self._reads_of(state).keys.update(plain)
-
-    def _changed_since(self, state: TableState, keys: list[Any]) -> Any:
-        """One of these keys that has changed since the snapshot; None when none has."""
-        newest = self._core.newest_ts()
-        if not keys or state.last_ts <= self.snapshot >= newest:
-            return None
-        wanted = np.array(keys, dtype=np.int64) if state.schema.int_key else keys
-        before, now = (locate_many(state, wanted, ts).rowids for ts in (self.snapshot, newest))
-        places = np.flatnonzero(before != now)
-        return keys[places[0]] if len(places) else None
-
-    def _begin_again(self) -> None:
-        """Go on at the newest snapshot: nothing of the old one has been seen."""
-        core = self._core
-        while True:
-            self.snapshot = core.pins[id(self)] = core.newest_ts()
-            if self.snapshot >= max(core.write_floor, core.engine.floor):
-                return
+        changed = changed_between(state, plain, self.snapshot, self._core.newest_ts())
+        if changed is not None and not fresh:
+            reason = "a row that is locked had changed before it was"
+            raise ConflictError(reason, table=name, key=changed)
+        if changed is not None:  # nothing of the old snapshot has been seen
+            self.snapshot = self._core.pin_newest(id(self))
+        self.workspace.reads_of(state).keys.update(plain)
 
     # The one row that is kept aside.
 

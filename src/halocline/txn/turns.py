@@ -51,6 +51,15 @@ _LOOK_S: Final = 0.5
 """So often a waiting thread looks whether somebody ahead of it has been forgotten."""
 
 
+def check_timeout(timeout: object) -> float:
+    """How long a lock is waited for; UsageError for what is no number of seconds."""
+    if timeout is None:
+        return WAIT_S
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
+    return timeout
+
+
 class Claim:
     """One transaction, or run of transactions, in the queues it stands in."""
 

@@ -418,9 +418,21 @@ class Workspace:
             changes = self.changes[state.table_id] = TableChanges(state)
         return changes
 
+    def reads_of(self, state: TableState) -> Reads:
+        """What was read of a table."""
+        return self.reads.setdefault(state.table_id, Reads())
+
     def create(self, state: TableState) -> None:
         """A table is created."""
         self.created[state.table_id] = state
+        self.by_name.clear()
+
+    def truncate(self, changes: TableChanges, empty: TableState) -> None:
+        """A table is emptied: nothing is left of what was done to it but that."""
+        fresh = TableChanges(empty)
+        fresh.home = changes.home
+        fresh.truncated = changes.entry.id not in self.created
+        self.changes[changes.entry.id] = fresh
         self.by_name.clear()
 
     def drop(self, table_id: int) -> None:
