@@ -477,7 +477,7 @@ def test_every_source_file_that_a_document_names_exists() -> None:
             missing = [
                 found
                 for found in named
-                if not (PACKAGE / found).exists() and not (ROOT / found).exists()
+                if not any((folder / found).exists() for folder in (PACKAGE, ROOT, path.parent))
             ]
             offences += [f"{name(path)}: {found}" for found in missing]
     report("a source file that is named exists", offences)
