@@ -126,6 +126,32 @@ def insert_together(output: int, path: str, first: int) -> None:
                 os.write(output, b"lost %d\n" % key)
 
 
+def count_up(output: int, path: str, first: int) -> None:
+    """Count in a row of its own, sometimes in one for all as well, until killed. Says `ack` after
+    each, and `error` if it is ever told anything but the result."""
+    db = halocline.open(path, options=SMALL)
+    os.write(output, b"open %s\n" % db.role.encode())
+    number = first
+    while True:
+        number += 1
+        rows = [first, 0] if number % 3 == 0 else [first]
+        try:
+            db.run(lambda txn: _bump(txn, rows), retries=10_000)  # noqa: B023 runs at once
+        except HaloclineError as error:
+            os.write(output, b"error %r\n" % str(error).encode())
+        else:
+            os.write(output, b"ack %d 0 %s\n" % (number, db.role.encode()))
+
+
+def _bump(txn: Any, rows: list[int]) -> None:
+    for key in rows:
+        row = txn.get("counters", key)
+        if row is None:
+            txn.insert("counters", {"id": key, "n": 1})
+        else:
+            txn.update("counters", key, {"n": row["n"] + 1})
+
+
 def _transfer_once(db: Any, number: int, source: int, target: int) -> int:
     while True:
         try:

@@ -30,7 +30,7 @@ from halocline.log import Place
 from halocline.rows.engine import Times
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
-from halocline.rows.tokens import Tokens
+from halocline.rows.tokens import Serials, Tokens
 from halocline.txn import Committer
 
 
@@ -97,6 +97,7 @@ class Moment(NamedTuple):
     tiers: dict[int, Tier]
     history: History
     tokens: Tokens
+    serials: Serials
     """The live ones: see above."""
     times: Times
     commits: int
@@ -128,7 +129,7 @@ def capture(committer: Committer) -> Moment:
         )
         tiers = {int(state.table_id): state.shape.tier for state in engine.tables.values()}
         times = engine.times
-        return Moment(root, tiers, history, engine.tokens, times, len(times.stamps))
+        return Moment(root, tiers, history, engine.tokens, engine.serials, times, len(times.stamps))
 
 
 def _table(state: TableState) -> TableWire:
@@ -164,6 +165,7 @@ def root_of(
         definitions=definitions(moment.history),
         tokens=tokens,
         versions=versions,
+        serials=moment.serials.written_down(),
         times=pack_times(times.stamps, times.walls, first, commits),
         tables=[
             replace(

@@ -167,6 +167,7 @@ def _take_over(engine: EngineState, root: Root, path: str) -> None:
     for snapshot in root.snapshots:
         engine.keep_snapshot(snapshot)
     engine.tokens.restore(root.tokens, root.versions)
+    engine.serials.restore(root.serials)
     engine.times.stamps, engine.times.walls = unpack_times(root.times, path)
 
 

@@ -112,6 +112,8 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """Token, commit_ts, wall clock."""
     versions: list[tuple[str, int, int]] = []
     """Application, newest version, commit_ts."""
+    serials: list[tuple[int, int, int]] = []
+    """Sequence, number of its newest commit, commit_ts; those of late last."""
     times: list[Piece] = []
     tables: list[TableWire]
     retention_us: int

@@ -1,6 +1,7 @@
 """The payload of an entry: whose transaction, what it says of itself, its nodes.
 
     | txn id 8 | info length 2 | info | previous 12, only in UC PC RB | node count 4 | node ... |
+    serial = | sequence 8 | number 8 |    behind the nodes of a commit, if its flags say so
     info of a commit = | first_ts 8 | wall_us 8 | epoch 4 | count 4 | flags 1 | token |
     node = | type 1 | length 4 | bytes |
 
@@ -52,12 +53,15 @@ SNAPSHOT: Final = 0x10
 ROOT: Final = 0x11
 
 HAS_TOKEN: Final = 0x01
-"""The only flag there is: a token follows, as msgpack."""
+"""A flag of a commit: a token follows its info, as msgpack."""
+HAS_SERIALS: Final = 0x02
+"""A flag of a commit: behind the nodes each of its transactions has a serial."""
 
 META: Final = Struct("<QH")
 INFO: Final = Struct("<QQIIB")
 COUNT: Final = Struct("<I")
 NODE: Final = Struct("<BI")
+SERIAL: Final = Struct("<QQ")
 _PLAIN: Final = Struct("<QHQQIIBI")
 """Everything in front of the first node, when there is no token."""
 NODES_AT: Final = _PLAIN.size
@@ -66,6 +70,7 @@ stamp = Struct("<QQ").pack_into
 """Puts the timestamp and the wall clock into the payload of a commit, at STAMP_AT."""
 _META_BYTES, _INFO_BYTES, _NODE_BYTES = META.size, INFO.size, NODE.size
 _TOKEN_AT: Final = _META_BYTES + _INFO_BYTES
+_FLAGS_AT: Final = _TOKEN_AT - 1
 _unpack_meta, _unpack_info = META.unpack_from, INFO.unpack_from
 _unpack_count, _unpack_node = COUNT.unpack_from, NODE.unpack_from
 _pack_plain, _pack_node = _PLAIN.pack, NODE.pack
@@ -75,6 +80,9 @@ _new = tuple.__new__
 RawNode = tuple[int, bytes]
 _Token = str | tuple[str, int]
 _T = TypeVar("_T")
+Serial = tuple[int, int]
+"""Which commit of which sequence it is, of those that another process has sent; (0, 0) for one that
+was not sent. A commit that is sent again has the serial it had: so it happens once."""
 _decode_token = msgspec.msgpack.Decoder(_Token).decode
 _encode = msgspec.msgpack.Encoder().encode
 BODY_VERSION: Final = b"\x01"
@@ -89,6 +97,8 @@ class Info(NamedTuple):
     commits: int = 1
     """How many transactions it holds."""
     token: _Token | None = None
+    serials: tuple[Serial, ...] = ()
+    """One for each transaction, or none at all."""
 
 
 class Record(NamedTuple):
@@ -141,6 +151,13 @@ def add_node(payload: bytearray, kind: int, body: bytes) -> None:
     payload += body
 
 
+def add_serials(payload: bytearray, serials: Sequence[Serial]) -> None:
+    """Put the serials of a commit's transactions behind its nodes, of which it has all."""
+    payload[_FLAGS_AT] |= HAS_SERIALS
+    for serial in serials:
+        payload += SERIAL.pack(*serial)
+
+
 def decode_payload(
     payload: bytes, path: str = "log", nodes_max: int = _U32_MAX
 ) -> tuple[int, Info | None, list[RawNode]]:
@@ -161,6 +178,9 @@ def decode_payload(
             start = at + _NODE_BYTES
             at = start + length
             nodes.append((kind, payload[start:at]))
+        if info is not None and payload[_FLAGS_AT] & HAS_SERIALS:
+            start, at = at, at + SERIAL.size * info.commits
+            info = info._replace(serials=tuple(SERIAL.iter_unpack(payload[start:at])))
     except StructError:
         reason = f"a payload of {len(payload)} bytes ends inside a field"
         raise CorruptionError(path, reason) from None
@@ -204,14 +224,14 @@ def _decode_info(payload: bytes, end: int, path: str) -> Info:
     """What a commit says of itself, up to the byte where it ends."""
     first_ts, wall_us, epoch, count, flags = _unpack_info(payload, _META_BYTES)
     token = None
-    if flags & ~HAS_TOKEN:
+    if flags & ~(HAS_TOKEN | HAS_SERIALS):
         raise CorruptionError(path, f"flags {flags:#x} of a commit are newer than this program")
-    if flags:
+    if flags & HAS_TOKEN:
         try:
             token = _decode_token(payload[_TOKEN_AT:end])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptionError(path, f"a token cannot be decoded: {error}") from error
-    if not count or (end != _TOKEN_AT and not flags):
+    if not count or (end != _TOKEN_AT and not flags & HAS_TOKEN):
         reason = f"a commit of {count} transactions, with {end - _META_BYTES} bytes of info"
         raise CorruptionError(path, reason)
-    return _new(Info, (first_ts, wall_us, epoch, count, token))
+    return _new(Info, (first_ts, wall_us, epoch, count, token, ()))

@@ -37,7 +37,7 @@ from halocline.node.wire import (
     Commit,
     Committed,
     EndJob,
-    FindToken,
+    FindCommit,
     ListCheckpoints,
     ListLog,
     Look,
@@ -55,7 +55,6 @@ from halocline.node.wire import (
 from halocline.node.workspace_wire import unpack
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
-from halocline.rows.tokens import Token
 from halocline.schema.schema import Schema
 from halocline.txn import Transaction
 
@@ -79,7 +78,7 @@ class Dispatch:
         self._methods: dict[type, Callable[[Served, Session, Any], Any]] = {
             Ping: self._ping,
             Commit: self._commit,
-            FindToken: self._find_token,
+            FindCommit: self._find_commit,
             WaitVisible: self._wait_visible,
             StartJob: self._start_job,
             EndJob: self._end_job,
@@ -123,8 +122,9 @@ class Dispatch:
 
     def _commit(self, owner: Served, session: Session, request: Commit) -> int | Committed:
         core = owner.core
-        if request.token is not None and (known := self._find(owner, request.token)):
-            return known  # sent again, because the first answer was lost
+        if request.token is not None or request.again:
+            if known := self._find_commit(owner, session, request):
+                return known  # sent again, because the first answer was lost
         if request.created and request.epoch != core.own.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
         if request.single and request.token is None:
@@ -194,11 +194,11 @@ class Dispatch:
             if owner is not None and not owner.core.closed:
                 owner.core.own.tidy(state)
 
-    def _find_token(self, owner: Served, session: Session, request: FindToken) -> int:
-        return self._find(owner, request.token)
-
-    def _find(self, owner: Served, token: Token) -> int:
-        log, known = owner.core.own.log, owner.core.engine.tokens.find(token)
+    def _find_commit(self, owner: Served, session: Session, request: FindCommit | Commit) -> int:
+        engine, log = owner.core.engine, owner.core.own.log
+        known = engine.serials.find(request.serial)
+        if request.token is not None:
+            known = engine.tokens.find(request.token)
         while known and not log.wait_visible(known, WAIT_S):
             if log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")

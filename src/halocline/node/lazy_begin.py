@@ -178,7 +178,8 @@ class LazyTransaction(Transaction):
     def _commit_ahead(self, committer: Commits, single: Single) -> bool:
         """Commit one row, and once more from a newer snapshot if the owner wants that."""
         try:
-            self._core.check_open()
+            if self._core.closed:
+                self._core.check_open()
             commit_ts = committer.commit_single(self._folded, single)
         except (ConflictError, SnapshotExpiredError):
             try:

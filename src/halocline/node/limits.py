@@ -99,10 +99,10 @@ def read_record(record: bytes) -> tuple[Nodes, int]:
 def short_nodes(commit: Commit) -> Nodes | None:
     """The nodes of a commit that is little work; of a single row none, they are read otherwise.
 
-    None for the others: a token may have to be waited for, files are looked into, and few bytes of
-    packed rows may become many.
+    None for the others: one that is known already may have to be waited for, files are looked into,
+    and few bytes of packed rows may become many.
     """
-    if commit.objects or commit.ddl or commit.token is not None:
+    if commit.objects or commit.ddl or commit.token is not None or commit.again:
         return None
     nodes, size = ([], 0) if commit.single else read_record(commit.record)
     return nodes if size <= SHORT_BYTES_MAX else None

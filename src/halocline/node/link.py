@@ -4,9 +4,10 @@
                       '-- there is none: the route may make this process the owner
     stream(request) --> a connection of its own --> replies until one side hangs up
 
-A request whose answer is lost is sent again, to the same owner or to the next. A commit may be if
-it has a token: it happens once, however often it arrives. Without one its outcome is unknown. Once
-this process is the owner, it answers itself, by the code that answers others.
+A request whose answer is lost is sent again, to the same owner or to the next. A commit has a
+serial, or a token of the program's: it happens once, however often it arrives, and every owner
+finds it in its log. Only while there is no owner to ask is its outcome unknown. Once this process
+is the owner, it answers itself, by the code that answers others.
 
 Invariants
 - A request is given up as `not_committed` only if its last byte never left this process, or if the
@@ -42,7 +43,7 @@ from halocline.node.wire import (
     VERSION,
     Commit,
     Failed,
-    FindToken,
+    FindCommit,
     Hello,
     Ping,
     PinSnapshot,
@@ -112,6 +113,8 @@ class Link:
         self._clock = clock
         self.schema_of = schema_of
         self._idle: list[tuple[Channel, float]] = []
+        self._sequences: list[tuple[int, int]] = []
+        """Of the serials of commits: as many as there were commits on their way at once."""
         self._all: WeakSet[Channel] = WeakSet()
         self._lock = threading.Lock()
         self._spin = Spin(clock, SPIN_S)
@@ -162,6 +165,7 @@ class Link:
                 if isinstance(request, Commit):
                     if found := self._find_commit(request, epoch, error):
                         return found
+                    request = msgspec.structs.replace(request, again=True)
                 elif (never := lost_answer(request)) is not None:
                     raise never from error
             except UnavailableError as error:
@@ -175,6 +179,27 @@ class Link:
             self._clock.sleep(PAUSE_S)
         assert self.local is not None
         return self.local.answers.answer(self.local.session, request)
+
+    def commit(self, request: Commit, kind: Any) -> Any:
+        """Have the owner commit. It gets the next serial of a sequence, if it has no token.
+
+        A sequence that a commit of unknown outcome belongs to is not used again.
+        """
+        if request.token is not None:
+            return self.ask(request, kind)
+        try:
+            sequence, number = self._sequences.pop()
+        except IndexError:
+            sequence, number = int.from_bytes(self._clock.random_bytes(8)) >> 1 or 1, 0
+        request = msgspec.structs.replace(request, serial=(sequence, number + 1))
+        try:
+            answer = self.ask(request, kind)
+        except HaloclineError as error:
+            if not (isinstance(error, UnavailableError) and error.outcome == "unknown"):
+                self._sequences.append((sequence, number + 1))
+            raise
+        self._sequences.append((sequence, number + 1))
+        return answer
 
     def stream(self, request: Subscribe) -> Feed | ChannelStream:
         """A subscription. It has a connection of its own: a slow reader holds up nothing else."""
@@ -209,7 +234,8 @@ class Link:
     def _exchange(self, channel: Channel, request: Request) -> Reply:
         """UnheardError when it was not sent, another OSError when its answer is lost."""
         try:
-            channel.limit(*self._route.limits_s(request))
+            if self.far:  # on one machine they stay as they were when it was made
+                channel.limit(*self._route.limits_s(request))
             try:
                 channel.send(request)
             except OSError as error:  # it never arrived whole, so nothing has happened
@@ -237,21 +263,19 @@ class Link:
         return reply
 
     def _find_commit(self, commit: Commit, epoch: int, error: OSError) -> int:
-        """The answer to a commit was lost: its commit_ts by its token; 0: send it again.
+        """The answer to a commit was lost: its commit_ts, if it has happened; 0: send it again.
 
         One that brings files or definitions cannot be sent twice to an owner that may still be
-        busy with the first: then only a token that is found tells.
+        busy with the first: then it stays unknown.
         """
-        if commit.token is None:
-            raise self._unknown(str(error)) from error
         try:
-            found: int = self.ask(FindToken(commit.token), int)
+            found: int = self.ask(FindCommit(commit.token, commit.serial), int)
         except UnavailableError as again:  # whatever that one says: the first may have arrived
             raise self._unknown(again.reason) from error
         if found or not (commit.ddl or commit.objects):
             return found
         if self.local is None and self.epoch == epoch:
-            raise self._unknown("ask again for its token") from error
+            raise self._unknown("it may still be busy with it") from error
         # The next owner has read the whole log: it is not there, and nobody will bring it.
         raise ConflictError("the owner was lost before it committed") from error
 

@@ -71,7 +71,7 @@ class RemoteCommitter:
             objects=pack_objects(tables),
         )
         try:
-            answer: int | wire.Committed = self.link.ask(request, int | wire.Committed)
+            answer: int | wire.Committed = self.link.commit(request, int | wire.Committed)
         finally:
             if ddl is not None:
                 ddl.settle()
@@ -89,7 +89,7 @@ class RemoteCommitter:
         """Have the owner commit a transaction of one row."""
         record = bytes(encode_row(row_node(single), 0, 0))
         request = wire.Commit(snapshot, self.link.epoch, record, None, True)
-        commit_ts: int = self.link.ask(request, int)
+        commit_ts: int = self.link.commit(request, int)
         return commit_ts
 
     def new_ticket(self) -> int:

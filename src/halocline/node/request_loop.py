@@ -32,14 +32,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError
 from halocline.node.channel import BrokenChannelError, Channel
-from halocline.node.commit_batch import CommitBatch, Logged, done
-from halocline.node.connection import Connection
 from halocline.node.dispatch import Dispatch
 from halocline.node.faults import fault_of, to_wire
-from halocline.node.limits import read_request, short_nodes
+from halocline.node.limits import Nodes, read_request, short_nodes
 from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.spin import Spin
@@ -48,9 +48,11 @@ from halocline.node.wire import (
     BeginDdl,
     CallCatalog,
     Commit,
+    Done,
     Ping,
     Request,
     Subscribe,
+    encode,
     frame,
 )
 from halocline.rows.state import TableState
@@ -68,6 +70,79 @@ _SHORT: Final = (Ping, BeginDdl, CallCatalog)
 
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
+
+
+class Connection:
+    """A connection, and whose it is once that is known."""
+
+    __slots__ = ("channel", "gone", "here", "number", "session", "since")
+
+    def __init__(self, channel: Channel, since: float) -> None:
+        self.channel = channel
+        self.number = channel.sock.fileno()
+        self.session: Session | None = None
+        self.since = since
+        self.here = False
+        """In the loop, and not aside, or on its way back."""
+        self.gone = False
+        """Something went wrong aside: it cannot be gone on with."""
+
+
+Logged = tuple[Connection, bytes, list[TableState]]
+"""A commit that is on its way to the disk: the answer, and the tables to tidy up behind it."""
+
+
+class CommitBatch:
+    """The commits that share one sync, and what becomes of each.
+
+        commit --log--------> logged ----sync----> its answer
+           '---rows, together--^ '--------------> refused, with a reason
+
+    Commits of one row wait until all that came together have been heard, and are then logged
+    together as far as that is possible (row_commits.py).
+    """
+
+    __slots__ = ("_answers", "again", "logged", "refused", "rows")
+
+    def __init__(self, answers: Dispatch) -> None:
+        self._answers = answers
+        self.rows: list[tuple[Connection, Session, Commit]] = []
+        """Commits of one row that wait for each other."""
+        self.logged: list[Logged] = []
+        self.refused: list[tuple[Connection, bytes]] = []
+        self.again: list[int] = []
+        """Connections that have said more than one thing."""
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.logged)
+
+    def numbers(self) -> set[int]:
+        """Of the connections whose commit will be answered after the sync."""
+        return {caller.number for caller, *_ in (*self.rows, *self.logged)}
+
+    def log(self, caller: Connection, session: Session, commit: Commit, nodes: Nodes) -> None:
+        """Fold and log a short commit."""
+        try:
+            commit_ts, states = self._answers.log_commit(session, commit, nodes)
+        except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
+            self._refuse(caller, error)
+        else:
+            self.logged.append((caller, done(commit_ts), states))
+
+    def log_rows(self) -> None:
+        """Those of one row: together where that is possible, or else one after the other."""
+        outcomes = self._answers.log_rows([commit for *_, commit in self.rows])
+        for (caller, session, commit), outcome in zip(self.rows, outcomes, strict=True):
+            if outcome is None:
+                self.log(caller, session, commit, [])
+            elif isinstance(outcome, Exception):
+                self._refuse(caller, outcome)
+            else:
+                commit_ts, states = outcome
+                self.logged.append((caller, done(commit_ts), states))
+
+    def _refuse(self, caller: Connection, error: Exception) -> None:
+        self.refused.append((caller, frame(fault_of(error, self._answers.schema_of))))
 
 
 class RequestLoop:
@@ -391,3 +466,8 @@ def _note(error: Exception) -> None:
     """A connection that ends is no news; a bug of ours is."""
     if not isinstance(error, OSError):
         _logger.error("a connection of another process failed", exc_info=error)
+
+
+def done(value: Any) -> bytes:
+    """The frame of an answer."""
+    return frame(Done(msgspec.Raw(encode(value))))

@@ -21,6 +21,7 @@ from halocline.errors import (
     HaloclineError,
 )
 from halocline.ids import NEVER
+from halocline.log.record import Serial
 from halocline.node.limits import read_record
 from halocline.node.wire import Commit
 from halocline.node.workspace_wire import check_targets, positions_of
@@ -55,8 +56,9 @@ def log_rows(core: Core, commits: Sequence[Commit]) -> list[RowAnswer]:
             singles = [rows[place][0] for place in places]
             snapshots = [commits[place].snapshot for place in places]
             bodies = [rows[place][1] for place in places]
+            serials = [commits[place].serial for place in places]
             for place, outcome in zip(
-                places, _commit(core, singles, snapshots, bodies), strict=True
+                places, _commit(core, singles, snapshots, bodies, serials), strict=True
             ):
                 found[place] = outcome
     finally:
@@ -89,11 +91,15 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
 
 
 def _commit(
-    core: Core, singles: list[Single], snapshots: list[int], bodies: list[bytes]
+    core: Core,
+    singles: list[Single],
+    snapshots: list[int],
+    bodies: list[bytes],
+    serials: list[Serial],
 ) -> list[RowAnswer]:
     state = singles[0][0]
     try:
-        stamps = commit_rows(core.own, singles, snapshots, bodies)
+        stamps = commit_rows(core.own, singles, snapshots, bodies, serials)
     except Exception as error:  # noqa: BLE001 those of other tables may have been logged
         return [error] * len(singles)
     return [(ts, [state] if state.owes else []) if ts else None for ts in stamps]

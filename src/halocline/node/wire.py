@@ -47,6 +47,9 @@ class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     """Fields by position; the tag comes first."""
 
 
+WireSerial = tuple[U63, U63]
+
+
 class TableReads(WireMessage, frozen=True):
     """What a serializable transaction has read of one table, keys as `Schema.encode_keys` does."""
 
@@ -127,13 +130,18 @@ class Commit(Request, frozen=True, tag="commit"):
     dropped: tuple[U63, ...] = ()
     reads: tuple[TableReads, ...] | None = None
     objects: tuple[ObjectNotes, ...] = ()
+    serial: WireSerial = (0, 0)
+    """So that it happens once; (0, 0) if its token sees to that."""
+    again: bool = False
+    """The answer to the first one was lost."""
 
 
-class FindToken(Request, frozen=True, tag="token"):
-    """The commit_ts of a token, 0 when it is not known."""
+class FindCommit(Request, frozen=True, tag="find"):
+    """The commit_ts of a token or a serial, 0 when it is not known."""
 
     for_readers = True
-    token: Token
+    token: Token | None
+    serial: WireSerial
 
 
 class WaitVisible(Request, frozen=True, tag="wait"):

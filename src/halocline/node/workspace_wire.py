@@ -118,6 +118,7 @@ def unpack(
     work.changes, work.created, work.dropped = changes, states.created, frozenset(commit.dropped)
     work.ddl = session.ddl(commit.ddl) if commit.ddl else None
     work.reads = reads
+    work.serial = commit.serial if commit.serial[0] else None
     return [*changes, *reads]
 
 

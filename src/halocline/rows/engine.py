@@ -29,6 +29,7 @@ from halocline.log.record import (
     SNAPSHOT,
     Info,
     Record,
+    Serial,
     decode_body,
 )
 from halocline.objects import Shelf
@@ -38,7 +39,7 @@ from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
 from halocline.rows.system import CheckpointNode, EpochNode, FloorNode, JobNode, SnapshotNode
-from halocline.rows.tokens import Token, Tokens
+from halocline.rows.tokens import Serials, Token, Tokens
 
 TIMES_MIN = 4096
 """Fewer commit times than this are not worth being forgotten."""
@@ -94,6 +95,7 @@ class EngineState:
         self.folded: set[int] = set()
         """Tables that were changed since a follower last tidied up."""
         self.tokens = Tokens()
+        self.serials = Serials()
         self.times = Times()
         self.jobs: dict[int, JobNode] = {}
         """Jobs that may still write files, by id."""
@@ -131,7 +133,7 @@ class EngineState:
         `walls`: the wall clock of each of its transactions, where they differ.
         """
         self.fold_nodes(info.first_ts, info.commits, nodes, reshapes)
-        self.stamp(info.first_ts, info.commits, info.wall_us, info.token, walls)
+        self.stamp(info.first_ts, info.commits, info.wall_us, info.token, walls, info.serials)
 
     def fold_nodes(
         self, ts: int, count: int, nodes: Iterable[RowNode], reshapes: Sequence[Reshape] = ()
@@ -150,6 +152,7 @@ class EngineState:
         wall_us: int,
         token: Token | None = None,
         walls: Sequence[int] = (),
+        serials: Sequence[Serial] = (),
     ) -> None:
         """Note what every commit leaves behind besides rows."""
         times = self.times
@@ -162,6 +165,8 @@ class EngineState:
         self.last_ts = ts + count - 1
         if token is not None:
             self.tokens.add(token, ts, wall_us)
+        for at, serial in enumerate(serials, ts):
+            self.serials.add(serial, at)
 
     def _reshape(self, reshape: Reshape, ts: int) -> None:
         state = self.tables[reshape.table_id]

@@ -20,7 +20,18 @@ from typing import Final
 import msgspec
 
 from halocline.log.format import AC, COMMITS, Entry
-from halocline.log.record import COUNT, DML_A, INFO, META, NODE, Info, decode_record
+from halocline.log.record import (
+    COUNT,
+    DML_A,
+    HAS_SERIALS,
+    INFO,
+    META,
+    NODE,
+    SERIAL,
+    Info,
+    Serial,
+    decode_record,
+)
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import HEAD, ROWS, VERSION, Append
 
@@ -45,13 +56,24 @@ def array_head(count: int) -> bytes:
 class RowRun:
     """Entries that were taken and are not folded yet. For one thread, which folds nothing else."""
 
-    __slots__ = ("_bodies", "_engine", "_entries", "_rowid", "_table_id", "_ts", "_walls")
+    __slots__ = (
+        "_bodies",
+        "_engine",
+        "_entries",
+        "_rowid",
+        "_table_id",
+        "_serials",
+        "_ts",
+        "_walls",
+    )
 
     def __init__(self, engine: EngineState) -> None:
         self._engine = engine
         self._entries: list[Entry] = []
         self._bodies: list[bytes] = []
         self._walls: list[int] = []
+        self._serials: list[Serial] = []
+        """Of all transactions from the first on that has one."""
         self._table_id = self._ts = self._rowid = 0
         """The table, and the timestamp and RowID that come next."""
 
@@ -65,9 +87,10 @@ class RowRun:
     def flush(self) -> None:
         """Apply all that was taken."""
         entries, bodies, walls = self._entries, self._bodies, self._walls
+        serials = tuple(self._serials)
         if not entries:
             return
-        self._entries, self._bodies, self._walls = [], [], []
+        self._entries, self._bodies, self._walls, self._serials = [], [], [], []
         engine, count = self._engine, len(walls)
         state = engine.tables.get(self._table_id)
         try:
@@ -80,7 +103,8 @@ class RowRun:
                 engine.fold_record(decode_record(entry))
             return
         node = Append(self._table_id, rows, first_rowid=self._rowid - count, keys=keys)
-        engine.fold(Info(self._ts - count, walls[-1], 0, count), (node,), walls=walls)
+        info = Info(self._ts - count, walls[-1], 0, count, None, serials)
+        engine.fold(info, (node,), walls=walls)
 
     def _take(self, entry: Entry) -> bool:
         """Keep an entry if it goes on from those that were taken, or is the first."""
@@ -91,9 +115,12 @@ class RowRun:
             _, info, ts, wall_us, _, count, flags, nodes,
             dml, length, version, form, node_flags, table_id, schema_version, rowid, many,
         ) = _unpack_front(payload)  # fmt: skip
+        end = len(payload)
+        if flags == HAS_SERIALS:
+            flags, end = 0, end - SERIAL.size * count
         if (info, flags, nodes, dml, version, form, node_flags, schema_version) != _PLAIN:
             return False
-        if many != count or length != len(payload) - _AFTER_LENGTH:
+        if many != count or length != end - _AFTER_LENGTH:
             return False
         if not self._entries:
             if table_id not in self._engine.tables:
@@ -110,6 +137,9 @@ class RowRun:
             return False
         self._table_id, self._ts, self._rowid = table_id, ts + count, rowid + count
         self._entries.append(entry)
-        self._bodies.append(payload[_FRONT_BYTES + len(array) :])
+        self._bodies.append(payload[_FRONT_BYTES + len(array) : end])
+        if end < len(payload):
+            self._serials += ((0, 0),) * (len(self._walls) - len(self._serials))
+            self._serials += SERIAL.iter_unpack(payload[end:])
         self._walls += (wall_us,) * count
         return True

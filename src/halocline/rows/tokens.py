@@ -3,16 +3,23 @@
 A token is a string, remembered for `token_retention`, or an (application, version) pair: of each
 application only the newest version is kept, for ever, and a version that is not above it counts as
 known. The pair is what a stream sink uses (query id, batch id).
+
+A serial does the same for a commit that another process has sent and whose answer was lost. Nobody
+chooses it: the sender counts its commits, and has one on its way in each of its sequences.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from halocline.errors import UsageError
+from halocline.log.record import Serial
 
 Token = str | tuple[str, int]
 TOKEN_BYTES_MAX = 1024
+SEQUENCES_MAX = 4096
+"""More than there can be connections, so a sequence in use is not forgotten."""
 
 
 def check_token(token: object) -> Token | None:
@@ -38,6 +45,41 @@ def check_token(token: object) -> Token | None:
     if not 1 <= size <= TOKEN_BYTES_MAX:
         raise UsageError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes")
     return token if isinstance(token, str) else (token[0], token[1])
+
+
+class Serials:
+    """The last commit of each sequence that other processes have sent, those of late first.
+
+    A sequence has one commit on its way, so the last one is all that anybody can ask for. Changed
+    under the commit lock; `find` may be called in any thread.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def find(self, serial: Serial) -> int:
+        """The commit_ts of the commit with this serial, else 0."""
+        number, commit_ts = self._last.get(serial[0], (0, 0))
+        return commit_ts if serial[1] <= number else 0
+
+    def add(self, serial: Serial, commit_ts: int) -> None:
+        sequence, number = serial
+        if sequence:
+            self._last[sequence] = number, commit_ts
+            self._last.move_to_end(sequence)
+            if len(self._last) > SEQUENCES_MAX:
+                self._last.popitem(last=False)
+
+    def written_down(self) -> list[tuple[int, int, int]]:
+        """All of them (sequence, number, commit_ts), oldest first. Needs no lock, as for tokens."""
+        return [(sequence, *found) for sequence, found in list(self._last.items())]
+
+    def restore(self, written: Iterable[tuple[int, int, int]]) -> None:
+        """What `written_down` gave."""
+        for sequence, number, commit_ts in written:
+            self.add((sequence, number), commit_ts)
 
 
 class Tokens:

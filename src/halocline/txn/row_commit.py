@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from halocline.log.record import DML_A, DML_U, INFO, NODES_AT, encode_commit
+from halocline.log.record import DML_A, DML_U, INFO, NODES_AT, Serial, encode_commit
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import HEAD, ROWS, VERSION, Append, Update, encode_node
 from halocline.rows.row_run import FRONT, array_head
@@ -101,17 +101,21 @@ def commit_rows(
     singles: Sequence[Single],
     snapshots: Sequence[int],
     bodies: Sequence[bytes],
+    serials: Sequence[Serial] = (),
 ) -> list[int]:
     """Commit rows that others bring, with their bytes: inserts into one table, or one update.
 
     They become one entry of the log. Returns the commit_ts of each, 0 where the general way must
-    decide. They are durable and visible after the next `sync`.
+    decide. They are durable and visible after the next `sync`. `serials`, one for each, tell which
+    of them have been committed before.
     """
     state, given = singles[0][0], [0] * len(singles)
     with committer.lock:
         places = [] if committer.stopped else _plain(committer.engine, singles, snapshots)
         if committer.turns.rows:
             places = [at for at in places if not _is_contended(committer, singles[at], 0)]
+        find = committer.engine.serials.find
+        places = [at for at in places if not (serials and find(serials[at]))]
         count = len(places)
         if not count:
             return given
@@ -125,7 +129,8 @@ def commit_rows(
             state.fold(node, first_ts, count)
 
         committer.promise_rowids(state.next_rowid + count)
-        _, first_ts = committer.log_record(payload, fold, count)
+        chosen = [serials[at] for at in places] if serials else ()
+        _, first_ts = committer.log_record(payload, fold, count, serials=chosen)
     for commit_ts, at in enumerate(places, first_ts):
         given[at] = commit_ts
     return given

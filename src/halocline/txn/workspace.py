@@ -38,6 +38,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl
+from halocline.log.record import Serial
 from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
 from halocline.rows.reshape import Reshape
@@ -364,6 +365,7 @@ class Workspace:
         "reads",
         "serializable",
         "snapshot",
+        "serial",
         "ticket",
         "token",
         "waits",
@@ -381,6 +383,8 @@ class Workspace:
         self.serializable = False
         """Is everything that is read to be checked? Otherwise only rows that were locked."""
         self.token: Token | None = None
+        self.serial: Serial | None = None
+        """Of a transaction that another process has sent."""
         self.keeps_token = False
         """Is the token to be remembered although nothing is written?"""
         self.snapshot = 0

@@ -16,9 +16,11 @@ from halocline.log.format import AC, CKP, PC, RB, UC, Entry
 from halocline.log.record import (
     EPOCH,
     INFO,
+    META,
     STAMP_AT,
     Info,
     add_node,
+    add_serials,
     decode_payload,
     decode_record,
     encode_commit,
@@ -149,7 +151,7 @@ def test_info_that_makes_no_sense_is_corruption(info: bytes) -> None:
         decode_payload(_with_info(info))
 
 
-@pytest.mark.parametrize("flags", [2, 3, 128])
+@pytest.mark.parametrize("flags", [4, 5, 128])
 def test_a_flag_that_is_not_known_is_refused(flags: int) -> None:
     with pytest.raises(CorruptionError, match="newer than this program"):
         decode_payload(_with_info(INFO.pack(1, 1, 1, 1, flags) + b"\xa1t"))
@@ -198,3 +200,18 @@ def test_system_nodes_come_with_their_type() -> None:
         found = decode_record(Entry(3, 1, type, 1, SYSTEM, 1))
         assert (found.group, found.type, found.order, found.info) == (3, type, 1, None)
         assert found.nodes == [(EPOCH, b"e")]
+
+
+def test_serials_stand_behind_the_nodes() -> None:
+    data = encode_commit(9, 3, [(1, b"nodes")], count=2)
+    plain = bytes(data)
+    add_serials(data, [(5, 1), (0, 0)])
+    _, info, nodes = decode_payload(bytes(data))
+    assert info is not None
+    assert (info.serials, info.commits, nodes) == (((5, 1), (0, 0)), 2, [(1, b"nodes")])
+    for damaged in (data[:-1], data + b"x", data[:-16], plain + bytes(32)):
+        with pytest.raises(CorruptionError):
+            decode_payload(bytes(damaged))
+    INFO.pack_into(data, META.size, 1, 1, 3, 1 << 31, 2)
+    with pytest.raises(CorruptionError):
+        decode_payload(bytes(data))

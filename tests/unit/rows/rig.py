@@ -17,6 +17,7 @@ import pytest
 
 from halocline.catalog import TableEntry
 from halocline.ids import NEVER, ColumnId, TableId
+from halocline.log.record import Serial
 from halocline.read.scan import count_rows, memory_table, scan_objects, take_plan
 from halocline.rows.nodes import (
     FIRST_ROWID_AT,
@@ -257,11 +258,15 @@ def table_of(rows: list[tuple[Any, ...]], schema: Schema) -> pa.Table:
 
 
 def commit_together(
-    db: Any, state: TableState, rows: Sequence[Any], snapshots: Sequence[int] = ()
+    db: Any,
+    state: TableState,
+    rows: Sequence[Any],
+    snapshots: Sequence[int] = (),
+    serials: Sequence[Serial] = (),
 ) -> list[int]:
     """Commit rows as the owner does with those that several processes insert at one moment."""
     assert state.key_of is not None
     singles = [(state, state.key_of(row), row, 0, ()) for row in rows]
     bodies = [state.schema.encode_rows([row]) for row in rows]
     given = snapshots or [db.visible_ts] * len(rows)
-    return commit_rows(db.core.writing, singles, given, bodies)
+    return commit_rows(db.core.writing, singles, given, bodies, serials)

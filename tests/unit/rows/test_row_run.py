@@ -71,6 +71,8 @@ class History:
             self.db.create_table(name, columns, key)
         self.living: dict[str, list[Any]] = {name: [] for name in TABLES}
         self.last = 0
+        self.numbers = [0] * 6
+        """Of the serials that each sequence has given."""
 
     def work(self, steps: int) -> None:
         for _ in range(steps):
@@ -100,13 +102,20 @@ class History:
             keys = [tuple(row[name] for name in names) for row in rows]
             self.living[table] += [key if len(key) > 1 else key[0] for key in keys]
 
+    def _serial(self) -> tuple[int, int]:
+        """The next one of some sequence, or none."""
+        sequence = self.chance.randrange(6)
+        self.numbers[sequence] += 1
+        return (sequence, self.numbers[sequence]) if sequence else (0, 0)
+
     def insert_together(self, table: str, count: int) -> None:
         """As the owner does with the rows that several processes bring at one moment."""
         core = self.db.core
         (state,) = [one for one in core.engine.tables.values() if one.entry.name == table]
         assert state.key_of is not None
         rows = [state.schema.row(self._row(table)) for _ in range(count)]
-        stamps = commit_together(self.db, state, rows)
+        serials = [self._serial() for _ in rows] if self.chance.random() < 0.7 else []
+        stamps = commit_together(self.db, state, rows, serials=serials)
         assert all(stamps)
         committer_of(core).sync()
         self.living[table] += map(state.key_of, rows)
@@ -182,7 +191,8 @@ def picture(engine: EngineState) -> Any:
         )
     numbers = (engine.last_ts, engine.wall_us, engine.epoch, engine.ts_ceiling, engine.first_rowid)
     times = (engine.times.stamps.tolist(), engine.times.walls.tolist())
-    return tables, numbers, times, sorted(engine.jobs), engine.floor
+    serials = engine.serials.written_down()
+    return tables, numbers, times, serials, sorted(engine.jobs), engine.floor
 
 
 def _marks(page: Any) -> Any:

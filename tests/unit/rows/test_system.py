@@ -12,7 +12,7 @@ from halocline.log.record import decode_body, encode_body
 from halocline.options import Options
 from halocline.rows.engine import TIMES_MIN, EngineState, Times
 from halocline.rows.system import EpochNode, FloorNode, JobNode
-from halocline.rows.tokens import Tokens, check_token
+from halocline.rows.tokens import SEQUENCES_MAX, Serials, Tokens, check_token
 from tests.unit.rows.rig import KEYED, entry_of
 
 NODES = [
@@ -152,3 +152,30 @@ def test_a_job_reserves_its_row_ids() -> None:
     assert (engine.jobs, state.next_rowid) == ({}, 150)
     engine.start_job(JobNode(job_id=5, table_id=99, first_rowid=1, rows=1))
     assert 5 in engine.jobs
+
+
+def test_a_serial_is_known_when_its_sequence_has_come_so_far() -> None:
+    serials = Serials()
+    assert serials.find((7, 1)) == 0
+    serials.add((7, 1), 5)
+    serials.add((8, 4), 6)
+    serials.add((7, 2), 9)
+    assert [serials.find((7, number)) for number in (1, 2, 3)] == [9, 9, 0]
+    assert serials.find((8, 4)) == 6
+    serials.add((0, 0), 10)
+    assert serials.find((0, 0)) == 0, "that is no serial"
+    assert serials.written_down() == [(8, 4, 6), (7, 2, 9)]
+    again = Serials()
+    again.restore(serials.written_down())
+    assert again.written_down() == serials.written_down()
+
+
+def test_sequences_that_nobody_uses_any_more_are_forgotten() -> None:
+    serials = Serials()
+    for number in range(1, SEQUENCES_MAX + 11):
+        serials.add((number, 1), number)
+        serials.add((1, number), number)
+    assert len(serials.written_down()) == SEQUENCES_MAX
+    assert serials.find((1, SEQUENCES_MAX + 10))
+    assert not serials.find((2, 1))
+    assert serials.find((SEQUENCES_MAX, 1))
