@@ -61,8 +61,8 @@ class RowRun:
         "_engine",
         "_entries",
         "_rowid",
-        "_table_id",
         "_serials",
+        "_table_id",
         "_ts",
         "_walls",
     )
