@@ -12,7 +12,8 @@ arithmetic:
   unless the register was empty both when it began and when it committed: filling it is then fair;
 - a snapshot is not older than any commit that was acknowledged before it was taken;
 - if the transaction is serializable and wrote, its reads also hold at its own place in the order of
-  commits: that order is then a serial order that explains everything.
+  commits: that order is then a serial order that explains everything;
+- a row that was read `for_update` is such a read of any transaction that wrote.
 
 Of clients that work one transaction after the other, `check_sessions` asks two things more.
 
@@ -34,6 +35,7 @@ import halocline as hc
 from tests.concurrency.threads import together
 
 KEYS = 8
+KINDS = ("get", "get", "get_many", "range", "scan", "write", "write", "bulk")
 Value = int | None
 
 
@@ -47,6 +49,8 @@ class Record:
     """The newest commit that some thread knew of before this transaction began."""
     reads: list[tuple[int, Value]] = field(default_factory=list)
     """(key, value) of reads that own writes could not answer."""
+    locked: list[tuple[int, Value]] = field(default_factory=list)
+    """(key, value) of those reads that were `for_update`."""
     writes: dict[int, Value] = field(default_factory=dict)
     commit_ts: int | None = None
     told: bool = True
@@ -56,11 +60,16 @@ class Record:
 class Recorder:
     """Runs transactions of random reads and writes and keeps their records."""
 
-    def __init__(self, db: hc.Database, *, serializable_percent: int) -> None:
+    def __init__(
+        self, db: hc.Database, *, serializable_percent: int, locks: bool = False, runs: bool = False
+    ) -> None:
+        """With `locks` some reads are `for_update`; with `runs` losers run again, with turns."""
         self.db = db
         self.records: list[Record] = []
         self._values = count(1)
         self._percent = serializable_percent
+        self._kinds = (*KINDS, "lock", "lock") if locks else KINDS
+        self._runs = runs
         self._acknowledged = 0
         db.create_table("register", {"key": int, "value": int}, primary_key="key")
 
@@ -78,6 +87,9 @@ class Recorder:
     def _transaction(self, random: Random) -> None:
         serializable = random.randrange(100) < self._percent
         acknowledged = self._acknowledged
+        if self._runs:
+            self._run(random, serializable, acknowledged)
+            return
         txn = self.db.begin(isolation="serializable" if serializable else "snapshot")
         record = Record(txn.snapshot, serializable, acknowledged)
         self.records.append(record)
@@ -88,15 +100,43 @@ class Recorder:
         except hc.ConflictError:
             txn.rollback()
             return
+        self._acknowledge(record)
+
+    def _run(self, random: Random, serializable: bool, acknowledged: int) -> None:
+        """Every attempt is a transaction of its own, and all but the last have failed."""
+        attempts: list[tuple[hc.Transaction, Record]] = []
+
+        def body(txn: hc.Transaction) -> None:
+            record = Record(txn.snapshot, serializable, acknowledged)
+            self.records.append(record)
+            attempts.append((txn, record))
+            for _ in range(random.randint(1, 6)):
+                self._step(txn, record, random)
+
+        try:
+            self.db.run(body, isolation="serializable" if serializable else "snapshot")
+        except hc.ConflictError:
+            return
+        txn, record = attempts[-1]
+        record.commit_ts = txn.commit_ts
+        self._acknowledge(record)
+
+    def _acknowledge(self, record: Record) -> None:
         if record.commit_ts is not None:
             # Two threads may race here; the older value is still one that was acknowledged.
-            self._acknowledged = max(acknowledged, record.commit_ts)
+            self._acknowledged = max(self._acknowledged, record.commit_ts)
 
     def _step(self, txn: hc.Transaction, record: Record, random: Random) -> None:
         keys = [random.randrange(KEYS) for _ in range(random.randint(1, 3))]
-        kind = random.choice(("get", "get", "get_many", "range", "scan", "write", "write", "bulk"))
+        kind = random.choice(self._kinds)
         if kind == "get":
             row = txn.get("register", keys[0])
+            _note(record, keys[:1], [] if row is None else [row])
+        elif kind == "lock":
+            row = txn.get("register", keys[0], for_update=True)
+            record.snapshot = txn.snapshot  # the first lock may take a newer one
+            if keys[0] not in record.writes:
+                record.locked.append((keys[0], None if row is None else row["value"]))
             _note(record, keys[:1], [] if row is None else [row])
         elif kind == "get_many":
             unique = sorted(set(keys))
@@ -198,9 +238,8 @@ def check_history(records: list[Record]) -> Timeline:
             if value is not None or before is not None:
                 empty = before is None and after is None
                 assert empty or not line.written_between(key, record.snapshot, ts), "a lost update"
-        if record.serializable:
-            for key, value in record.reads:
-                assert value == line.at(key, ts - 1), "commit order is no serial order"
+        for key, value in record.reads if record.serializable else record.locked:
+            assert value == line.at(key, ts - 1), "commit order is no serial order"
     return line
 
 

@@ -16,10 +16,19 @@ from tests.concurrency.registers import Recorder, Timeline, check_history
 TINY = hc.Options(page_rows=8, bulk_rows=1, log_file_bytes=1 << 16)
 
 
-def _play(folder: Path, *, percent: int, seed: int, durability: str, transactions: int) -> None:
+def _play(
+    folder: Path,
+    *,
+    percent: int,
+    seed: int,
+    durability: str,
+    transactions: int,
+    locks: bool = False,
+    runs: bool = False,
+) -> None:
     """Record a history, check it, and compare what is left with what the records say."""
     with hc.open(folder, durability=durability, options=TINY) as db:
-        recorder = Recorder(db, serializable_percent=percent)
+        recorder = Recorder(db, serializable_percent=percent, locks=locks, runs=runs)
         started = db.visible_ts
         recorder.run(threads=8, transactions=transactions, seed=seed)
         line = check_history(recorder.records)
@@ -46,6 +55,22 @@ def test_recorded_histories_have_no_anomaly(tmp_path: Path, percent: int, durabi
     _play(tmp_path / "db", percent=percent, seed=7, durability=durability, transactions=80)
 
 
+@pytest.mark.parametrize("percent", [0, 50], ids=["snapshot", "mixed"])
+@pytest.mark.parametrize("runs", [False, True], ids=["by hand", "run"])
+def test_histories_with_locks_and_turns_have_no_anomaly(
+    tmp_path: Path, percent: int, runs: bool
+) -> None:
+    _play(
+        tmp_path / "db",
+        percent=percent,
+        seed=11,
+        durability="async",
+        transactions=60,
+        locks=True,
+        runs=runs,
+    )
+
+
 @pytest.mark.sim
 def test_new_recorded_histories_have_no_anomaly(tmp_path: Path, fresh_seed: int) -> None:
     _play(
@@ -54,4 +79,6 @@ def test_new_recorded_histories_have_no_anomaly(tmp_path: Path, fresh_seed: int)
         seed=fresh_seed,
         durability=("sync", "async")[fresh_seed % 2],
         transactions=200,
+        locks=fresh_seed % 4 > 1,
+        runs=fresh_seed % 8 > 3,
     )

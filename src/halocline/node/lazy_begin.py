@@ -68,7 +68,7 @@ class LazyTransaction(Transaction):
         return super().insert(table, rows)
 
     def get(
-        self, table: str, key: Any, *, for_update: bool = False, timeout: float | None = None
+        self, table: str, key: Any, for_update: bool = False, timeout: float | None = None
     ) -> dict[str, Any] | None:
         if self._ahead is not None:
             self._catch_up()

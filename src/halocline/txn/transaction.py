@@ -234,7 +234,7 @@ class Transaction:
     # Reading.
 
     def get(
-        self, table: str, key: Any, *, for_update: bool = False, timeout: float | None = None
+        self, table: str, key: Any, for_update: bool = False, timeout: float | None = None
     ) -> dict[str, Any] | None:
         """The row with that key as a dict, or None.
 
@@ -265,7 +265,6 @@ class Transaction:
         self,
         table: str,
         keys: Sequence[Any],
-        *,
         for_update: bool = False,
         timeout: float | None = None,
     ) -> pa.Table:
@@ -491,19 +490,20 @@ class Transaction:
 
     def _end_turns(self) -> None:
         """Let others have the rows that this transaction had for itself."""
-        ticket, self.ticket = self.ticket, 0
         if self._core.committer is not None:
-            self._core.committer.end_turns(ticket)
+            self._core.committer.end_turns(self.ticket)
+        self.ticket = 0
 
     def __del__(self) -> None:
         # Whatever an interrupt left undone: the snapshot is held no longer than this object lives.
         core: Core | None = getattr(self, "_core", None)  # 0.05 us; through __dict__ 0.2
         if core is not None:
+            if self.ticket and core.committer is not None:
+                core.committer.lapse_turns(self.ticket)
+                self.ticket = 0
             if self._state == "open":
                 # Not ended here: this may run at any moment, even while the lock is held.
-                own, ticket, self.ticket = self._own, self.ticket, 0
-                if ticket and core.committer is not None:
-                    core.committer.lapse_turns(ticket)
+                own = self._own
                 if isinstance(own, Workspace):
                     if core.committer is not None:
                         core.committer.forgotten += jobs_of(own.changes.values())
