@@ -289,7 +289,8 @@ class Player:
 
     def _get(self, step: Step) -> dict[str, Any] | None:
         with self._txn(step) as txn:
-            return txn.get(step.args["table"], step.args["key"])
+            locks = {"for_update": True, "timeout": 0} if step.args["for_update"] else {}
+            return txn.get(step.args["table"], step.args["key"], **locks)
 
     def _range(self, step: Step) -> Rows:
         args = step.args

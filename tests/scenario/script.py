@@ -19,7 +19,7 @@
 | update T KEY col=value... or where "..." col=value... | how many                              |
 | delete T KEY, or where "..." [as NAME]                | true or false, or how many            |
 | truncate T [as NAME]                                  |                                       |
-| get T KEY                                             | a row or nothing                      |
+| get T KEY [for_update]                                | a row or nothing; nobody waits        |
 | range T LOW..HIGH [reverse]                           | rows in key order                     |
 | scan T [where "..."]                                  | rows in any order                     |
 | sql "select ..." [VALUE...]                           | rows; in order if it says `order by`  |
@@ -266,7 +266,8 @@ class _Reader:
         return self._target() | {"as": self._as()}
 
     def _get(self) -> dict[str, Any]:
-        return {"table": self._word("a table"), "key": self._plain(self._value())}
+        table, key = self._word("a table"), self._plain(self._value())
+        return {"table": table, "key": key, "for_update": self._skip("for_update")}
 
     def _range(self) -> dict[str, Any]:
         table = self._word("a table")
