@@ -121,7 +121,7 @@ class Collector:
 
     def horizon(self) -> int:
         """The oldest timestamp that must stay readable now."""
-        return horizon_of(self._holders(self._pins()))
+        return horizon_of(self._holders(self.pins()))
 
     def _run(self, *, sweep: bool) -> GcReport:
         core, committer, engine = self._core, self._committer, self._core.engine
@@ -176,7 +176,7 @@ class Collector:
     def _raise_floor(self) -> list[Holder]:
         """Raise the floor to the horizon, durably, then the bound; returns who holds them."""
         committer, engine = self._committer, self._core.engine
-        pins = self._pins()
+        pins = self.pins()
         order = 0
         with committer.lock:
             committer.check_running()
@@ -194,11 +194,11 @@ class Collector:
     def _raise_bound(self) -> None:
         """Lower the bound to pins that were set before the new floor could be seen."""
         engine = self._core.engine
-        pins = [pin.ts for pin in self._pins()]
+        pins = [pin.ts for pin in self.pins()]
         self._all_pinned = EVERYTHING in pins
         engine.bound = min([engine.floor, *list(self._core.pins.values()), *pins])
 
-    def _pins(self) -> list[ProcessPin]:
+    def pins(self) -> list[ProcessPin]:
         """Snapshots that others hold: with a lock, or with a lease."""
         return [*read_pins(self._files), *read_leases(self._files, self._core.clock)]
 

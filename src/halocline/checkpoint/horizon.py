@@ -43,16 +43,17 @@ def find_holders(
         holders.append(Holder(oldest, "held by an open transaction, stream or Spark view"))
     named = list(engine.snapshots.values())
     holders += [Holder(node.ts, f"held by snapshot {node.name!r}") for node in named]
-    return holders + [Holder(pin.ts, _of_process(pin)) for pin in pins if pin.ts < NEVER]
+    return holders + [Holder(pin.ts, of_process(pin.pid, pin.ts)) for pin in pins if pin.ts < NEVER]
 
 
 def horizon_of(holders: Sequence[Holder]) -> int:
     return min(holder.ts for holder in holders)
 
 
-def _of_process(pin: ProcessPin) -> str:
-    if pin.ts != EVERYTHING:
-        return f"pinned by process {pin.pid}" if pin.pid else "pinned by the lease of a Spark job"
-    if pin.pid:
-        return f"pinned by process {pin.pid}, which is opening the database"
+def of_process(pid: int, ts: int) -> str:
+    """Whose pin this is, in words."""
+    if ts != EVERYTHING:
+        return f"pinned by process {pid}" if pid else "pinned by the lease of a Spark job"
+    if pid:
+        return f"pinned by process {pid}, which is opening the database"
     return "pinned by a live process whose pin cannot be read"

@@ -107,6 +107,11 @@ def read_root(objects: Objects, node: CheckpointNode) -> Root:
     return root
 
 
+def files_of(root: Root, key: str) -> list[str]:
+    """The keys of all files of a checkpoint."""
+    return [key, *(table.objects.key for table in root.tables if table.objects is not None)]
+
+
 def find_damage(objects: Objects, node: CheckpointNode) -> list[str]:
     """Every file of a checkpoint that is not what was written, for `check`."""
     try:

@@ -34,7 +34,7 @@ from threading import Lock
 import xxhash
 
 from halocline.checkpoint.capture import Moment, Needs, capture, root_of, survey
-from halocline.checkpoint.load import read_root
+from halocline.checkpoint.load import files_of, read_root
 from halocline.checkpoint.objectlist import encode_objects
 from halocline.checkpoint.pointer import write_pointer
 from halocline.checkpoint.report import CheckpointReport
@@ -274,8 +274,3 @@ class Checkpoints:
         kept = {node.key for node in engine.checkpoints}
         self._owned = {key: files for key, files in self._owned.items() if key in kept}
         engine.kept_files = kept.union(*self._owned.values())
-
-
-def files_of(root: Root, key: str) -> list[str]:
-    """The keys of all files of a checkpoint."""
-    return [key, *(table.objects.key for table in root.tables if table.objects is not None)]

@@ -20,10 +20,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from halocline.checkpoint.load import files_of, read_root
 from halocline.log.record import JOB, encode_body
 from halocline.objects.shelf import job_of
+from halocline.rows.engine import EngineState
 from halocline.rows.system import JobNode
 from halocline.store import Objects
 from halocline.store.files import TEMPORARY
@@ -74,6 +77,30 @@ def judge(committer: Committer, listed: Iterable[str]) -> Verdict:
     for tier in tiers:
         needed.update(entry.key for entry in tier.by_id.values())
     return _judge(listed, jobs, last_job, needed)
+
+
+def make_room(engine: EngineState, bound: int) -> int:
+    """Delete what nothing can refer to any more, before there is a log to say so; how many files.
+
+    For an opening on a full disk, which has no room for a log file. The caller holds the lock of
+    the database, so jobs without a lease are dead; `bound` is the floor, or the oldest pin. What
+    goes here is what GC would find first.
+    """
+    objects = engine.shelf.objects
+    needed = {
+        entry.key
+        for state in engine.tables.values()
+        for entry in state.shape.tier.by_id.values()
+        if entry.deleted_at > bound
+    }
+    for node in engine.checkpoints:
+        needed.update(files_of(read_root(objects, node), node.key))
+    jobs = [job.job_id for job in engine.jobs.values() if job.lease_us]
+    verdict = _judge(list_files(objects), jobs, engine.last_job_id, needed)
+    for key in verdict.dead:
+        with suppress(OSError):
+            objects.delete(key)
+    return len(verdict.dead)
 
 
 def _judge(

@@ -12,12 +12,15 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from halocline.checkpoint import CheckpointReport, GcReport, Pins
+from halocline.checkpoint.horizon import of_process
 from halocline.compaction import CompactReport
 from halocline.database.health import Health
+from halocline.database.opened import find_open
 from halocline.database.opening import reader_pins, spill_folder
 from halocline.database.role import Role, Setting
 from halocline.mover import Moved
@@ -112,7 +115,12 @@ class ComputeNode:
         return self.link.stream(request)
 
     def maintain(self, command: Command) -> Any:
-        return self.link.ask(command, _REPORTS[command.name])
+        report = self.link.ask(command, _REPORTS[command.name])
+        if isinstance(report, Health):  # the owner knows our pins, not where they began
+            here = os.getpid()
+            theirs = [one for one in report.open if one.where != of_process(here, one.snapshot)]
+            report = replace(report, open=(*find_open(self.core), *theirs))
+        return report
 
     # Leaving.
 

@@ -15,6 +15,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from sys import _getframe
+from types import CodeType
 from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
@@ -218,15 +220,22 @@ class Database:
         if core.closed:
             core.check_open()
         if at is None and token is None and isolation == "snapshot" and not self.read_only:
-            return role.begin()
+            txn = role.begin()
+            # What health() shows of one that nobody ends; 0.2 us.
+            frame = _getframe(1)
+            txn.began = frame.f_code, frame.f_lasti
+            return txn
         if isolation not in ("snapshot", "serializable"):
             raise UsageError(f"isolation must be 'snapshot' or 'serializable', not {isolation!r}")
         checked = None if token is None else check_token(token)
         if self.read_only or at is not None:
             if checked is not None:
                 raise UsageError("a token is for transactions that write, not for reading")
-            return self._begin_reading(at)
+            txn = self._begin_reading(at)
+            txn.began = _getframe(1).f_code, _getframe(1).f_lasti
+            return txn
         txn = role.begin()
+        txn.began = _getframe(1).f_code, _getframe(1).f_lasti
         if isolation != "snapshot":
             txn.record_reads()
         if checked is not None:
@@ -257,6 +266,7 @@ class Database:
                 if again is not None:
                     again.take(self._role.core.writing)
                 with self.begin(isolation=isolation, token=token) as txn:
+                    txn.began = _code_of(function), 0
                     if again is not None:
                         again.hand_over(txn)
                     if txn.already_committed:
@@ -676,6 +686,12 @@ class Database:
         """A point in time -> a timestamp that has happened."""
         self.core.check_open()
         return resolve(self.core.engine, at, self.visible_ts)
+
+
+def _code_of(function: Callable[..., Any]) -> CodeType:
+    """The code of what `run` was given; our own for what has none, as a method of C."""
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, CodeType) else Database.run.__code__
 
 
 def _check_runner(work: str, runner: Runner | None) -> None:

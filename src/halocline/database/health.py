@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from halocline.checkpoint.pins import ProcessPin
 from halocline.compaction import (
     CompactPolicy,
     CompactReason,
@@ -28,6 +29,7 @@ from halocline.compaction import (
     measure,
     policy_of,
 )
+from halocline.database.opened import OpenTransaction, find_open
 from halocline.errors import HaloclineError
 from halocline.ids import NEVER, ObjectId
 from halocline.mover import L0Stats, MovePolicy, plan_move
@@ -108,6 +110,8 @@ class Health:
     l0_bytes: int
     l0_budget_bytes: int | None
     pools: tuple[PoolStats, ...]
+    open: tuple[OpenTransaction, ...] = ()
+    """Transactions that do not see the newest commit, the oldest first: they hold GC back."""
 
     @property
     def is_well(self) -> bool:
@@ -138,6 +142,7 @@ class Health:
             f"{pool.hits} hits, {pool.misses} misses, {pool.evictions} evictions"
             for pool in self.pools
         ]
+        lines += [f"open {one}" for one in self.open]
         lines += [f"trouble: {name}: {text}" for name, text in self.troubles.items()]
         lines += [f"owed: {owed}" for owed in self.owed] or ["owed: nothing"]
         return "\n".join(lines)
@@ -153,10 +158,12 @@ def examine(
     tail_bytes: int | None = None,
     fresh_bytes: int = 0,
     troubles: Mapping[str, str] | None = None,
+    others: Iterable[ProcessPin] = (),
 ) -> Health:
     """Look at everything, as the snapshot `ts`, which the caller has pinned, sees it.
 
-    `tail_bytes`: log that an opening would read; `fresh_bytes`: log since the newest checkpoint.
+    `tail_bytes`: log that an opening would read; `fresh_bytes`: log since the newest checkpoint;
+    `others`: pins of other processes.
     """
     look = _Look(core, gatherer, ts, l0_budget_bytes)
     states = [state for state in list(core.engine.tables.values()) if state.dropped_at == NEVER]
@@ -176,6 +183,7 @@ def examine(
         l0_bytes=l0_bytes,
         l0_budget_bytes=l0_budget_bytes,
         pools=tuple(core.engine.shelf.pools()),
+        open=find_open(core, others),
     )
 
 

@@ -134,6 +134,10 @@ class Maintenance:
 
     def health(self) -> Health:
         threads = [one for one in (self.background, self.merging) if one is not None]
+        troubles = {name: why for one in threads for name, why in one.troubles.items()}
+        failed = self._committer.log.failed
+        if failed is not None:
+            troubles["log"] = f"{type(failed).__name__}: {failed}; close the database and open it"
         with self._core.pinned() as ts, readable(self._path):
             return examine(
                 self._core,
@@ -143,7 +147,8 @@ class Maintenance:
                 horizon=self.collector.horizon(),
                 tail_bytes=self.checkpoints.tail_bytes(),
                 fresh_bytes=self.checkpoints.bytes_since(),
-                troubles={name: why for one in threads for name, why in one.troubles.items()},
+                troubles=troubles,
+                others=self.collector.pins(),
             )
 
     def rest(self) -> None:

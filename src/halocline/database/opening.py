@@ -6,6 +6,7 @@ Those who follow an owner go on with node/replica.py.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -13,13 +14,16 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from halocline.checkpoint import Checkpoints, PinFile, Pins
-from halocline.checkpoint.pins import read_pins
+from halocline.checkpoint.leases import read_leases
+from halocline.checkpoint.pins import EVERYTHING, read_pins
 from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import restore
+from halocline.checkpoint.sweep import make_room
 from halocline.clock import Clock
 from halocline.errors import (
     CorruptionError,
@@ -29,11 +33,13 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.log import Log, Place, Recovery, recover
+from halocline.log.names import path_of
 from halocline.log.published import claim
 from halocline.node import LockHeldError
 from halocline.node.replica import tidy_all
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
+from halocline.rows import EngineState
 from halocline.store import (
     Files,
     LocalFiles,
@@ -49,8 +55,9 @@ from halocline.txn import Committer
 _logger = logging.getLogger("halocline")
 
 LOG_FILE = re.compile(r"\d{8,}\.log|" + Path(POINTER_PATH).name)
-OWNER_STARTS_TRIES = 500
-EXPLAIN_S = 0.1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LOG_BYTES_SMALL = 16 * 1024
+"""A log file for a disk that is full: enough for GC to say what it will free."""
 KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "objects", "tls"})
 
 
@@ -170,7 +177,7 @@ def start_owner(
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)
-    log = Log.start(files, recovery, options=options, clock=clock, durability=durability)
+    log = _start_log(files, recovery, options, clock, durability, engine)
     try:
         log.places.learn(places, engine.last_ts)
         log.set_visible(engine.last_ts)
@@ -184,6 +191,36 @@ def start_owner(
         log.close()
         raise
     return committer, checkpoints
+
+
+def _start_log(
+    files: Files,
+    recovery: Recovery,
+    options: Options,
+    clock: Clock,
+    durability: Durability,
+    engine: EngineState,
+) -> Log:
+    """Begin a new log file; on a full disk make room first, and be content with a small one."""
+
+    def start(first_bytes: int) -> Log:
+        chosen = replace(options, log_file_bytes_first=first_bytes)
+        return Log.start(files, recovery, options=chosen, clock=clock, durability=durability)
+
+    try:
+        return start(options.log_file_bytes_first)
+    except UnavailableError as error:
+        begun = files.exists(path_of(recovery.tail.number + 1))
+        if begun or getattr(error.__cause__, "errno", None) not in FULL:
+            raise  # a file that was begun is for the next recovery to look at
+    pins = [pin.ts for pin in [*read_pins(files), *read_leases(files, clock)]]
+    if EVERYTHING not in pins:  # else somebody may be loading what we would take for garbage
+        gone = make_room(engine, min([engine.floor, *pins]))
+        _logger.warning("the disk is full: %d files that nothing needs were deleted", gone)
+    try:
+        return start(options.log_file_bytes_first)
+    except UnavailableError:
+        return start(min(LOG_BYTES_SMALL, options.log_file_bytes_first))
 
 
 def reader_pins(files: Files, clock: Clock) -> Pins:

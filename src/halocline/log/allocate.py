@@ -23,6 +23,7 @@ Invariants
 from __future__ import annotations
 
 from _thread import RLock
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from halocline.log.format import SECTOR
@@ -102,6 +103,14 @@ class Allocator:
                 self._files.remove(path_of(fresh.number))
         except OSError:
             pass
+
+    def let_go(self) -> None:
+        """Close every file and leave it as it is: the log has failed, recovery looks at them."""
+        files = [fresh.file for fresh in self._ready] + [file for file, _ in self._sealed]
+        self._ready, self._sealed = [], []
+        for file in files:
+            with suppress(OSError):
+                file.close()
 
     def remove_before(self, keep: int) -> None:
         """Delete files, oldest first, so that what is left never has a hole."""

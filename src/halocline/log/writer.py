@@ -234,7 +234,11 @@ class Log:
             self.places.forget_before(keep)
 
     def close(self) -> None:
-        """Make everything durable and let go. Twice is harmless."""
+        """Make everything durable and let go. Twice is harmless.
+
+        UnavailableError when the log of async mode has failed: what it had acknowledged since its
+        last sync may be lost, and those who were told of it are gone.
+        """
         if self._flusher is not None:
             self._flusher.stop()
         if self.failed is None:
@@ -249,11 +253,12 @@ class Log:
             else:
                 self._allocator.close(self._tape.active.number)
                 self.failed = UnavailableError("the log is closed")
+        self._allocator.let_go()
         self._tape.close()
         if isinstance(self.failed, OSError):
-            # In async mode perhaps nobody has been told yet.
             self.failed = self._refusal("unknown")
-            raise self.failed
+            if not self._sync_always:  # else whoever waited has been told
+                raise self.failed
 
     # Going on in the next file.
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,6 +68,8 @@ class Transaction:
     already_committed = False
     """True when the token was known at begin: writes then do nothing."""
     read_only = False
+    began: tuple[CodeType, int] | None = None
+    """The code and the instruction of who began it."""
     waits = True
     """Does a commit wait for the disk, and tidy up? Otherwise its caller does, in node/."""
     ticket = 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import resource
 from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import halocline as hc
 from halocline import UnavailableError
 from tests.unit.checkpoint.rig import World, seen
 
@@ -105,3 +108,51 @@ def test_a_floor_is_logged_where_no_commit_fits_any_more() -> None:
     assert world.db.floor >= floors[-1]
     assert not world.db.check()
     world.db.close()
+
+
+def test_a_full_disk_is_opened_by_deleting_what_nothing_needs() -> None:
+    """A load that did not fit has filled the disk, and its process is gone."""
+    world = World()
+    world.put({key: key for key in range(40)})
+    world.db.flush()
+    world.db.checkpoint()
+    rows = seen(world.db)
+    world.job(files=5)
+    leased = world.job(lease_us=world.clock.wall_us() + 10**12)
+    kept = set(world.referenced())
+    world.files = files = world.files.crash_image(seed=3)
+    remove = files.objects.delete
+
+    def delete(key: str) -> None:
+        files.clear()  # there is room from now on
+        remove(key)
+
+    files.objects.delete = delete  # type: ignore[method-assign]
+    files.fail(1, errno.ENOSPC, kind="create", times=1 << 30)
+    world.db = world.open()
+    assert seen(world.db) == rows
+    stored = set(world.stored())
+    assert kept <= stored
+    assert len(stored - kept) == 1, "what a job with a lease has written stays"
+    assert leased.job_id in world.db.core.engine.jobs
+    _goes_on(world, rows)
+
+
+def test_a_full_disk_without_garbage_gets_a_small_log_file(tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int}, primary_key="id")
+    # As if so little room were left: no file may become larger than this.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
+    try:
+        db = hc.open(tmp_path / "db", options=hc.Options(background=False))
+        with db.begin() as txn:
+            txn.insert("t", {"id": 1})
+        assert db.gc().kept is not None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert db.table("t").count() == 1
+    db.close()
+    with hc.open(tmp_path / "db") as db:
+        assert db.table("t").count() == 1
+        assert db.check() == []
