@@ -26,18 +26,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.catalog import ObjectEntry
+from halocline.checkpoint.load import find_damage
 from halocline.compaction.merge import dropper, merge, rowids_of
-from halocline.errors import HaloclineError
+from halocline.database.role import Role
+from halocline.errors import CorruptionError, HaloclineError
 from halocline.ids import NEVER
+from halocline.log.recover import read_log
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.inspect import inspect
 from halocline.objects.keybytes import key_bytes
 from halocline.objects.order import sort_rows
+from halocline.options import Options
 from halocline.read.ended import ended_rowids
 from halocline.rows import EngineState, TableState
 from halocline.rows.page import Page
 from halocline.rows.state import Shape
 from halocline.schema.batches import Int64Array, column_values
+from halocline.store import Files
 
 WINDOW_ROWS: Final = 2_000_000
 """Rows that are compared at once: some 200 MB."""
@@ -57,6 +62,27 @@ def check_engine(engine: EngineState, ts: int) -> list[str]:
         found = _Check(engine, state, ts).run()
         problems += [f"table {state.entry.name!r}: {text}" for text in found]
     return problems
+
+
+def check_checkpoints(role: Role) -> list[str]:
+    """Every file of a checkpoint that is not what was written."""
+    problems, engine = [], role.core.engine
+    for node in engine.checkpoints:
+        found = find_damage(engine.shelf.objects, node)
+        role.refresh()
+        if node in engine.checkpoints:  # no newer one has taken its place meanwhile
+            problems += found
+    return problems
+
+
+def check_log(files: Files, options: Options) -> list[str]:
+    """What is wrong with the log, from its first entry to its last."""
+    try:
+        for _ in read_log(files, options).entries():
+            pass
+    except CorruptionError as error:
+        return [str(error)]
+    return []
 
 
 class _Part(NamedTuple):

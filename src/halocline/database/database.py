@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from sys import _getframe
-from types import CodeType
 from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
@@ -24,14 +23,14 @@ import pyarrow as pa
 import halocline.database.read_files  # noqa: F401 (from here on `hc.read` can be called)
 from halocline.catalog.names import check_name
 from halocline.checkpoint import CheckpointReport, GcReport, Snapshot
-from halocline.checkpoint.load import find_damage
 from halocline.checkpoint.snapshots import EPOCH_START, list_snapshots, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
-from halocline.database.check import check_engine
+from halocline.database.check import check_checkpoints, check_engine, check_log
 from halocline.database.compute_node import ComputeNode
 from halocline.database.display import database_picture
 from halocline.database.health import Health
+from halocline.database.opened import begin_of
 from halocline.database.opening import (
     local_files,
     make_folder,
@@ -45,13 +44,11 @@ from halocline.database.role import Role, Setting, pinned
 from halocline.database.table import Table
 from halocline.errors import (
     ConflictError,
-    CorruptionError,
     HaloclineError,
     SnapshotExpiredError,
     UnavailableError,
     UsageError,
 )
-from halocline.log.recover import read_log
 from halocline.mover import Moved
 from halocline.node import FarRoute, Link, Local, LockHeldError, NearRoute, Server
 from halocline.node.faults import SchemaOf
@@ -266,7 +263,7 @@ class Database:
                 if again is not None:
                     again.take(self._role.core.writing)
                 with self.begin(isolation=isolation, token=token) as txn:
-                    txn.began = _code_of(function), 0
+                    txn.began = begin_of(function) or txn.began
                     if again is not None:
                         again.hand_over(txn)
                     if txn.already_committed:
@@ -426,12 +423,7 @@ class Database:
         the report names them, and measures each table before and after. `hs.compact` calls this
         with a `runner` of its own.
         """
-        role = self._role
-        role.core.check_open()
-        if isinstance(role, Owner):
-            return role.maintenance.compact(table, runner, plan)
-        _check_runner("compact", runner)
-        return cast(CompactReport, self._maintain("compact", table))
+        return cast(CompactReport, self._rewrite("compact", table, runner, plan=plan))
 
     def settle(self, table: str | None = None, *, runner: Runner | None = None) -> int:
         """Bring one table, or all, into a state in which every row of its files counts.
@@ -440,12 +432,7 @@ class Database:
         `table.files(at=ts, exact=True)` names them. UnavailableError when others change the table
         all the time, or when it needs `hs.settle`, which calls this with a `runner` of its own.
         """
-        role = self._role
-        role.core.check_open()
-        if isinstance(role, Owner):
-            return role.maintenance.settle(table, runner)
-        _check_runner("settle", runner)
-        return int(self._maintain("settle", table))
+        return int(self._rewrite("settle", table, runner))
 
     def checkpoint(self) -> CheckpointReport:
         """Write the state of the database, so that the next opening has little log to read.
@@ -499,19 +486,8 @@ class Database:
         role.core.check_open()
         with pinned(role) as ts:
             problems = check_engine(role.core.engine, ts)
-        engine = role.core.engine
-        for node in engine.checkpoints:
-            found = find_damage(engine.shelf.objects, node)
-            role.refresh()
-            if node in engine.checkpoints:  # no newer one has taken its place meanwhile
-                problems += found
-        try:
-            with readable(self.path):
-                for _ in read_log(self.files, self._setting.options).entries():
-                    pass
-        except CorruptionError as error:
-            problems.append(str(error))
-        return problems
+        with readable(self.path):
+            return problems + check_checkpoints(role) + check_log(self.files, role.core.options)
 
     # What there is.
 
@@ -663,6 +639,18 @@ class Database:
         self.core.check_open()
         return self._role.maintain(Command(name, argument))
 
+    def _rewrite(
+        self, name: CommandName, table: str | None, runner: Runner | None, **more: Any
+    ) -> Any:
+        """Work that a runner may do, where this process is the owner."""
+        role = self._role
+        role.core.check_open()
+        if isinstance(role, Owner):
+            return getattr(role.maintenance, name)(table, runner, **more)
+        if not isinstance(runner, (LocalRunner, type(None))):
+            raise UsageError(f"{name}: Spark works for the process that owns the database")
+        return self._maintain(name, table)
+
     def _begin_reading(self, at: At | None = None) -> Transaction:
         role = self._role
         if role.core.closed:
@@ -686,17 +674,6 @@ class Database:
         """A point in time -> a timestamp that has happened."""
         self.core.check_open()
         return resolve(self.core.engine, at, self.visible_ts)
-
-
-def _code_of(function: Callable[..., Any]) -> CodeType:
-    """The code of what `run` was given; our own for what has none, as a method of C."""
-    code = getattr(function, "__code__", None)
-    return code if isinstance(code, CodeType) else Database.run.__code__
-
-
-def _check_runner(work: str, runner: Runner | None) -> None:
-    if not isinstance(runner, (LocalRunner, type(None))):
-        raise UsageError(f"{work}: Spark works for the process that owns the database")
 
 
 def _check_floor(role: Role, ts: int) -> None:

@@ -16,6 +16,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import CodeType
 
 from halocline.checkpoint.horizon import of_process
 from halocline.checkpoint.pins import ProcessPin
@@ -61,6 +62,12 @@ def find_open(core: Core, others: Iterable[ProcessPin] = ()) -> tuple[OpenTransa
         )
         for ts, key, pin in old
     )
+
+
+def begin_of(function: object) -> tuple[CodeType, int] | None:
+    """Where the transactions of `run` begin: in what it was given, if that is Python."""
+    code = getattr(function, "__code__", None)
+    return (code, 0) if isinstance(code, CodeType) else None
 
 
 def _places(ids: set[int]) -> dict[int, str]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -105,12 +105,7 @@ class Transaction:
     def __enter__(self) -> Transaction:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._state == "open":
             if kind is None:
                 if type(self._own) is not tuple or not self._commit_single(self._own):
