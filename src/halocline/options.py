@@ -50,6 +50,9 @@ class Options:
     """Most rows in an object."""
     row_group_rows: int = 122_880
     """Most rows in a Parquet row group."""
+    block_bytes: int = 4 * MIB
+    """Most bytes in a block of an object, all columns together, before they are encoded. A row is
+    read by key with its whole block, so wide rows make blocks of fewer than `page_rows` rows."""
     object_rows_min: int = 262_144
     """Inserts or deletes of one table in one transaction above this many rows become objects
     before the commit."""

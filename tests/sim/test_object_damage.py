@@ -21,6 +21,7 @@ import pytest
 from halocline import CorruptionError, Database
 from halocline.store import LocalFiles
 from tests.store.faulty import FaultyFiles
+from tests.unit.objects.rig import empty
 from tests.unit.read.moving import (
     TINY,
     bulk_delete,
@@ -121,8 +122,7 @@ class Victim:
     def forget(self) -> None:
         """As if the database had just been opened."""
         shelf = self.state.shelf
-        shelf.index.clear()
-        shelf.data.clear()
+        empty(shelf.index, shelf.data)
         shelf.reader._verified.clear()
 
     def harm(self, key: str, data: bytes | None) -> None:

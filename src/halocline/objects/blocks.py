@@ -1,7 +1,8 @@
 """Decoded blocks of objects, kept in the pools: keys in the one of the index, rows in that of data.
 
-    Finder --keys(block)--> KeyBlock: keys, RowIDs, timestamps   index pool, small
-           --rows(block)--> RowBlock: whole rows                 data pool
+    Finder --keys(block)-----> KeyBlock: keys, RowIDs, timestamps      index pool, small
+           --rows(block)-----> RowBlock: whole rows, a node for each   data pool
+                               column, pinned at once
 
 A block is decoded by today's schema, so each Blocks keeps its own and never meets another's.
 """
@@ -13,6 +14,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from halocline.objects.columns import COMMIT_TS, HIDDEN, PK64, ROWID, ROWID_ID
 from halocline.objects.keyblock import KeyBlock
@@ -56,10 +58,13 @@ class Blocks:
             (self._generation, file.id, block), lambda: self._load_keys(file, tail, block)
         )
 
-    def rows(self, file: ObjectFile, tail: ObjectTail, block: int) -> Handle:
-        """A `RowBlock`, held in its pool."""
-        return self._data.pin(
-            (self._generation, file.id, block), lambda: self._load_rows(file, tail, block)
+    def rows(self, file: ObjectFile, block: int) -> Handle:
+        """A `RowBlock`, each column of which is held in its pool."""
+        return self._data.pin_all(
+            (self._generation, file.id, block),
+            len(self._schema.columns),
+            lambda wanted: self._load_columns(file, block, wanted),
+            self._as_rows,
         )
 
     def joined_keys(
@@ -106,10 +111,18 @@ class Blocks:
         start = tail.directory.block_start(block)
         return KeyBlock(self._schema, self._cells, table, start).loaded()
 
-    def _load_rows(self, file: ObjectFile, tail: ObjectTail, block: int) -> tuple[RowBlock, int]:
-        table = self._reader.blocks(file, tail.directory, [block], self._schema.columns)
-        batch = table.combine_chunks().to_batches()[0]
-        return RowBlock(batch, self._schema.cells(batch)), batch.nbytes
+    def _load_columns(
+        self, file: ObjectFile, block: int, wanted: Sequence[int]
+    ) -> list[tuple[Any, int]]:
+        columns = [self._schema.columns[at] for at in wanted]
+        with self._reader.tail(file) as tail:
+            table = self._reader.blocks(file, tail.directory, [block], columns)
+        arrays = table.combine_chunks().to_batches()[0].columns
+        return [(array, array.nbytes) for array in arrays]
+
+    def _as_rows(self, arrays: list[Any]) -> RowBlock:
+        batch = pa.record_batch(arrays, schema=self._schema.arrow)
+        return RowBlock(batch, self._schema.cells(batch))
 
     def _columns_of(self, file: ObjectFile) -> list[Column]:
         """What a key block holds. Timestamps only where rows have their own: those of an object

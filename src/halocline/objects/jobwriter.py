@@ -148,6 +148,7 @@ class SharedJob:
     object_rows: int
     row_group_rows: int
     page_rows: int
+    block_bytes: int
 
     @classmethod
     def of(
@@ -170,6 +171,7 @@ class SharedJob:
             object_rows=min(options.object_rows, PLACE_ROWS),
             row_group_rows=options.row_group_rows,
             page_rows=options.page_rows,
+            block_bytes=options.block_bytes,
         )
 
     def writer(self, objects: Objects, schema: Schema, task: int, attempt: int) -> JobWriter:
@@ -178,6 +180,7 @@ class SharedJob:
             object_rows=self.object_rows,
             row_group_rows=self.row_group_rows,
             page_rows=self.page_rows,
+            block_bytes=self.block_bytes,
         )
         first = task * self.ordinals
         return JobWriter(

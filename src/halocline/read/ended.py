@@ -13,7 +13,7 @@ tier that its caller already had, so it asks the tier of today as well.
 
 Single RowIDs are looked up in tombstone objects as keys are in data objects, block by block. For
 scans each tombstone object is read and verified once; RowIDs and stamps are kept in the index pool.
-One that does not fit there is read again every time, which is slow but right.
+One that would fill a quarter of it is read again every time, which is slow but right.
 
 Invariants
 - A version is dead at ts iff its RowID is in the answer for ts (in memory and in objects alike).
@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
-from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.objects.batch import KeyBatch
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
@@ -131,13 +130,10 @@ def in_objects(state: TableState, tier: Tier, ts: int, low: int, high: int) -> l
 def _of_object(state: TableState, entry: ObjectEntry, ts: int, low: int, high: int) -> Int64Array:
     pool, node = state.shelf.index, ("ended", entry.file.id if entry.file else entry.id)
     size = _ROW_BYTES * entry.stats.rows
-    if size <= pool.budget_bytes // 4:
-        try:
-            with pool.pin(node, lambda: (_load(state, entry), size), expect=size) as ends:
-                return _cut(ends, entry, ts, low, high).copy()
-        except UnavailableError:
-            pass  # No room in the pool: reading it again tells whether it is the disk instead.
-    return _cut(_load(state, entry), entry, ts, low, high)
+    if size > pool.budget_bytes // 4:
+        return _cut(_load(state, entry), entry, ts, low, high)
+    with pool.pin(node, lambda: (_load(state, entry), size), expect=size) as ends:
+        return _cut(ends, entry, ts, low, high).copy()
 
 
 def _load(state: TableState, entry: ObjectEntry) -> _Ends:

@@ -51,10 +51,10 @@ def find_row(state: TableState, key: Any, ts: int) -> tuple[int, Row] | None:
     found = _find_in_objects(state, key, ts) if state.shape.tier.by_id else None
     if found is None:
         return None
-    entry, place = found
+    entry, position = found
     assert state.finder is not None
     assert entry.file is not None
-    return place.rowid, state.finder.row(entry.file, place.number)
+    return position.rowid, state.finder.row(entry.file, position)
 
 
 def _find_in_memory(state: TableState, key: Any, ts: int) -> int:
@@ -81,7 +81,7 @@ def _find_in_objects(
     for entry in state.shape.tier.holding(key_bytes):
         if entry.counts_at(ts):
             assert entry.file is not None
-            for place in finder.locate(entry.file, key):
-                if place.commit_ts <= ts and not is_ended(state, place.rowid, key_bytes, ts):
-                    return entry, place
+            for position in finder.locate(entry.file, key):
+                if position.commit_ts <= ts and not is_ended(state, position.rowid, key_bytes, ts):
+                    return entry, position
     return None

@@ -193,10 +193,11 @@ class ObjectParts:
         """One of our rows. Its RowID tells its number: they were given in the order of the file."""
         (entry,) = [e for e in self.data if e.stats.rowid_min <= rowid <= e.stats.rowid_max]
         schema, finder = self.state.schema, self.state.finder
-        if finder is not None:
-            return finder.row(file_of(entry), rowid - entry.stats.rowid_min)
         number = np.array([rowid - entry.stats.rowid_min], dtype=np.int64)
-        table = self.state.shelf.reader.take(file_of(entry), schema, number, hidden=())
+        if finder is not None:
+            table = finder.take(file_of(entry), number)
+        else:
+            table = self.state.shelf.reader.take(file_of(entry), schema, number, hidden=())
         (row,) = schema.from_table(table)
         return row
 

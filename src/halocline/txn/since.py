@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.catalog.entries import ObjectEntry
-from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, rowid_schema, tombstone_schema
+from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.read.locate import Keys
 from halocline.rows.deletes import Tombstone
 from halocline.rows.members import distinct, is_among
@@ -224,9 +224,6 @@ def _row_in(state: TableState, entry: ObjectEntry, key: Any, rowid: int) -> Row 
             if found.rowid == rowid:
                 return found.row
         return None
-    for place in state.finder_by_rowid("data").locate(file, rowid):
-        numbers = np.array([place.number], dtype=np.int64)
-        table = state.shelf.reader.take(file, rowid_schema(state.schema), numbers)
-        (row,) = state.schema.from_table(table.select(list(state.schema.names)))
-        return row
+    for found in state.finder_by_rowid("data").find(file, rowid):
+        return found.row[1:]  # behind the RowID, by which such rows are found
     return None

@@ -25,6 +25,7 @@ from halocline.store import LocalFiles
 from tests.clock import ManualClock
 from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.rig import World, rows, seen
+from tests.unit.objects.rig import empty
 from tests.unit.read.moving import TINY, let_go, merge, move
 
 
@@ -490,8 +491,7 @@ def test_a_reader_without_permission_to_pin_gets_an_expired_snapshot(tmp_path: P
     let_go(db, "t")
     (path / "pins").unlink()
     assert db.gc().files > 0
-    reader.core.engine.shelf.index.clear()
-    reader.core.engine.shelf.data.clear()
+    empty(reader.core.engine.shelf.index, reader.core.engine.shelf.data)
     for read in (
         lambda: rows(txn, range(40)),
         lambda: txn.get("t", 1),
@@ -508,8 +508,7 @@ def test_a_reader_without_permission_to_pin_gets_an_expired_snapshot(tmp_path: P
     # A file that is missing for no good reason is still damage.
     for file in (path / "objects").rglob("*.parquet"):
         file.unlink()
-    reader.core.engine.shelf.index.clear()
-    reader.core.engine.shelf.data.clear()
+    empty(reader.core.engine.shelf.index, reader.core.engine.shelf.data)
     with pytest.raises(hc.CorruptionError, match="missing"):
         seen(reader)
     reader.close()

@@ -138,3 +138,10 @@ def keyed_tables(
     rows = draw(st.lists(row, min_size=1, max_size=rows_max))
     rows.sort(key=lambda row: row[: len(names)])
     return schema, stamped(schema.to_table(rows))
+
+
+def empty(*pools: Pool) -> None:
+    """Drive everything out of pools that is not pinned, by something as large as they are."""
+    for pool in pools:
+        pool.pin("all", lambda pool=pool: (None, pool.budget_bytes)).close()
+        pool.drop("all")

@@ -31,7 +31,7 @@ from halocline.objects.write import encode_data, encode_tombstones
 from halocline.options import Options
 from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects
-from tests.unit.objects.rig import KEY, ORDERS, equal, orders
+from tests.unit.objects.rig import KEY, ORDERS, empty, equal, orders
 from tests.unit.schema.pools import same
 
 FEW = Options(page_rows=8, row_group_rows=16)
@@ -66,7 +66,7 @@ class Case:
         """Other bytes in the place of the file, and nothing remembered of those before."""
         self._objects.put(KEY, data)
         for pool in self._pools:
-            pool.clear()
+            empty(pool)
 
     def attempts(self) -> list[Callable[[], bool]]:
         """Ways to read; each says whether its answer was right."""

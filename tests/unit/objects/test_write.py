@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_l14_blocks_line_up_when_a_dictionary_overflows() -> None:
     words = [f"{k % 1800:0200d}" for k in range(rows)]
     lists = [[word] * (at % 5) for at, word in enumerate(words)]
     table = pa.table({"id": range(rows), "word": words, "words": lists, ROWID: range(rows)})
-    data, _ = encode_data(table, schema)
+    data, _ = encode_data(table, schema, options=Options(block_bytes=1 << 30))
     assert offset_indexes(data)[0][1] == [list(range(0, rows, 8192))] * 4
     group = plain(data).metadata.row_group(0)
     assert "RLE_DICTIONARY" in group.column(1).encodings
@@ -85,17 +86,56 @@ def test_chunks_of_the_table_do_not_show_in_the_file() -> None:
     assert encode_data(pieces, ORDERS, options=SMALL) == encode_data(table, ORDERS, options=SMALL)
 
 
-def test_very_wide_rows_make_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "BLOCK_BYTES_MAX", 10_000)
-    monkeypatch.setattr(write, "GROUP_BYTES_MAX", 100_000)
-    schema = Schema.define({"id": int, "body": str}, "id")
-    body = ["x" * (4000 if 300 < k < 310 else 10) for k in range(1000)]
-    table = pa.table({"id": range(1000), "body": body, ROWID: range(1000)})
-    data, _ = encode_data(table, schema, options=Options(page_rows=256, row_group_rows=512))
-    assert [(rows, starts[0][:3]) for rows, starts, _ in offset_indexes(data)] == [
-        (512, [0, 2, 4]),
-        (488, [0, 2, 4]),
+BODIES = Schema.define({"id": int, "body": str}, "id")
+
+
+def bodies(sizes: Sequence[int]) -> Any:
+    rows = range(len(sizes))
+    return pa.table({"id": rows, "body": ["x" * size for size in sizes], ROWID: rows})
+
+
+def layout(sizes: Sequence[int], **options: int) -> list[tuple[int, list[int]]]:
+    """Of each row group: its rows, and where its first blocks start."""
+    data, _ = encode_data(bodies(sizes), BODIES, options=Options(**options))
+    return [(rows, starts[0][:3]) for rows, starts, _ in offset_indexes(data)]
+
+
+def test_wide_rows_make_smaller_blocks() -> None:
+    sizes = {"page_rows": 256, "row_group_rows": 512}
+    assert layout([10] * 1000, block_bytes=10_000, **sizes) == [
+        (512, [0, 256]),
+        (488, [0, 256]),
     ]
+    assert layout([1000] * 1000, block_bytes=10_000, **sizes) == [
+        (512, [0, 8, 16]),
+        (488, [0, 8, 16]),
+    ]
+
+
+def test_all_columns_of_a_block_count_together() -> None:
+    table = bodies([100] * 512)
+    schema = Schema.define({"id": int, "body": str, "b": str, "c": str, "d": str}, "id")
+    for name in "bcd":
+        table = table.append_column(name, table.column("body"))
+    options = Options(page_rows=256, block_bytes=30_000)
+    ((_, starts, _),) = offset_indexes(encode_data(table, schema, options=options)[0])
+    assert starts[0] == list(range(0, 512, 64))
+
+
+def test_a_few_giants_do_not_make_a_block_of_every_row() -> None:
+    sizes = [4_000_000 if key == 5000 else 10 for key in range(10_000)]
+    ((rows, starts),) = layout(sizes, page_rows=1000, block_bytes=100_000)
+    assert rows == 10_000
+    assert 10 < rows // (starts[1] - starts[0]) < 4 * (10 + 45)
+
+
+def test_row_groups_end_early_where_rows_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "GROUP_BYTES_MAX", 100_000)
+    sizes = [10_000 if 100 <= key < 120 else 10 for key in range(1000)]
+    groups = layout(sizes, page_rows=256, row_group_rows=512, block_bytes=20_000)
+    assert sum(rows for rows, _ in groups) == 1000
+    assert groups[-1][0] == 488
+    assert len(groups) == 4
 
 
 def test_i07_every_column_has_zonemaps_of_its_blocks() -> None:

@@ -12,6 +12,7 @@ from halocline.ids import NEVER
 from halocline.read.ended import ended_rowids
 from halocline.rows.deletes import DeletionBuffer
 from halocline.rows.trim import trim
+from tests.unit.objects.rig import empty
 from tests.unit.read.rig import Tiers
 from tests.unit.rows.rig import KEYED, seeds
 
@@ -80,7 +81,7 @@ def test_an_object_too_large_for_the_pool_is_read_each_time() -> None:
     tiers.flush()
     wanted = ended_rowids(tiers.live, tiers.live.shape.tier, tiers.ts).tolist()
     pool = tiers.live.shelf.index
-    pool.clear()
+    empty(pool)
     held = pool.pin("all of it", lambda: (None, pool.budget_bytes))
     tiers.live.shelf.reader._index = type(pool)("spare", 1 << 20)
     assert ended_rowids(tiers.live, tiers.live.shape.tier, tiers.ts).tolist() == wanted
