@@ -45,7 +45,7 @@ def _cases() -> Iterator[ParameterSet]:
                 yield pytest.param(path, placement, marks=marks, id=f"{path.stem}-{placement.name}")
 
 
-@pytest.mark.parametrize(("path", "placement"), _cases())
+@pytest.mark.parametrize(("path", "placement"), list(_cases()))
 def test_scenario(path: Path, placement: Placement, memory_path: Path) -> None:
     failed = ""
     try:
