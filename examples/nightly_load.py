@@ -3,9 +3,12 @@
     python examples/nightly_load.py [DIRECTORY]
 
     prices-<day>.csv, prices-<day>.parquet --Spark--> hs.load(on_conflict="upsert") --one commit-->
+    what the shop sold that day            --join---> hs.load(create=True)          --one commit-->
+    hs.settle --> files in which every row counts, for programs that only know Parquet
 
 A file is loaded under a token that is its name: run again after a crash, or by mistake, it changes
-nothing. Rows that are wrong stop the load before anything is visible.
+nothing. Rows that are wrong stop the load before anything is visible. The first load makes the
+table, with the columns of its DataFrame.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ import pyarrow.parquet as pq
 import halocline as hc
 from halocline import spark as hs
 
-COLUMNS = {"sku": str, "price": "decimal(12,2)", "stock": int, "day": "date"}
 ARROW = pa.schema(
     [
         ("sku", pa.string()),
@@ -50,7 +52,7 @@ def _night(day: str, articles: range, price: str) -> pa.Table:
         ["7"] * count,
         [day] * count,
     ]
-    return pa.table(texts, names=list(COLUMNS)).cast(ARROW)
+    return pa.table(texts, names=ARROW.names).cast(ARROW)
 
 
 def load_file(session: Any, db: hc.Database, path: Path) -> hs.LoadReport:
@@ -61,7 +63,25 @@ def load_file(session: Any, db: hc.Database, path: Path) -> hs.LoadReport:
         frame = reader.options(header="true", mode="FAILFAST").csv(str(path))
     else:
         frame = reader.parquet(str(path))
-    return hs.load(frame, db, "prices", on_conflict="upsert", token=path.name)
+    return hs.load(frame, db, "prices", "upsert", token=path.name, create=True, primary_key="sku")
+
+
+def load_turnover(session: Any, db: hc.Database, day: str) -> hs.LoadReport:
+    """What was sold, times what it cost: a join, in as few objects as its rows need."""
+    prices = hs.table(session, db, "prices").select("sku", "price")
+    sold = session.range(1200).selectExpr("format_string('A%04d', id) as sku", "id % 7 as pieces")
+    turnover = sold.join(prices, "sku").selectExpr(
+        "sku", f"date '{day}' as day", "pieces", "cast(pieces * price as decimal(14,2)) as turnover"
+    )
+    return hs.load(
+        turnover, db, "turnover", "upsert", f"sold {day}", create=True, primary_key=["day", "sku"]
+    )
+
+
+def hand_over(session: Any, db: hc.Database) -> list[str]:
+    """The files that another program may read: in these every row counts, and none is missing."""
+    ts = hs.settle(session, db, "prices")
+    return db.table("prices").files(at=ts, exact=True)
 
 
 def run(home: Path) -> list[hs.LoadReport]:
@@ -70,14 +90,18 @@ def run(home: Path) -> list[hs.LoadReport]:
     session = hs.session()
     reports = []
     with hc.open(home / "shop") as db:
-        db.create_table("prices", COLUMNS, primary_key="sku", if_not_exists=True)
         for path in sorted((home / "inbox").glob("prices-*")):
             report = load_file(session, db, path)
             reports.append(report)
             done = "was loaded before" if report.already_committed else "loaded"
             print(f"{path.name}: {done}, {report.inserted} new, {report.updated} changed")
+        report = load_turnover(session, db, "2024-03-02")
+        print(f"turnover: {report.inserted} rows in {report.objects} object(s)")
         total = db.sql("select count(*) as articles, max(price) as dearest from prices")
         print(total.to_pylist()[0])
+        files = hand_over(session, db)
+        rows = session.read.parquet(*files).count()
+        print(f"{len(files)} file(s) for others, {rows} rows, all of which count")
     return reports
 
 

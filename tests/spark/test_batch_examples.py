@@ -30,10 +30,14 @@ def test_nightly_load(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert second.updated == 100
     again = nightly.run(tmp_path)
     assert all(report.already_committed for report in again), "a second night changes nothing"
-    assert "'articles': 1200" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "'articles': 1200" in said
+    assert said.count("1200 rows, all of which count") == 2
     with hc.open(tmp_path / "shop") as db:
         prices = db.sql("select price, count(*) as n from prices group by 1 order by 1").to_pylist()
         assert [(str(row["price"]), row["n"]) for row in prices] == [("9.99", 900), ("12.50", 300)]
+        sold = db.sql("select count(*) as n, sum(pieces) as pieces from turnover").to_pylist()
+        assert sold == [{"n": 1200, "pieces": sum(n % 7 for n in range(1200))}]
         bad = tmp_path / "prices-bad.csv"
         bad.write_text("sku,price,stock,day\nA1,cheap,1,2024-03-03\n", encoding="utf-8")
         with pytest.raises(Exception, match=r"MALFORMED|FAILFAST"):

@@ -296,10 +296,14 @@ class Database:
     ) -> Table:
         """Create a table in a transaction of its own.
 
-        schema: a dict of types, a pa.Schema, or whose columns it shall have: a frame, or the path
-        of a Parquet, CSV or JSON file. Of these only the columns are taken, never a row: insert the
-        same frame or path afterwards.
+        schema: a dict of types, a pa.Schema, or whose columns it shall have: a frame, one of Spark
+        too, or the path of a Parquet, CSV or JSON file. Of these only the columns are taken, never
+        a row: insert the same frame or path afterwards.
         """
+        if type(schema).__module__.startswith("pyspark."):
+            from halocline.spark.types import definition
+
+            schema = definition(schema)
         with self.begin() as txn:
             txn.create_table(name, schema, primary_key, layout=layout, if_not_exists=if_not_exists)
         return Table(self, name)

@@ -23,7 +23,7 @@ from halocline.spark.datasource import register
 from halocline.spark.job import LoadReport
 from halocline.spark.maintenance import maintain
 from halocline.spark.pins import release
-from halocline.spark.runner import compact
+from halocline.spark.runner import compact, settle
 from halocline.spark.scan import table
 from halocline.spark.sessions import session
 from halocline.spark.stream import foreach_batch
@@ -43,6 +43,7 @@ __all__ = [
     "register",
     "release",
     "session",
+    "settle",
     "table",
     "update",
 ]

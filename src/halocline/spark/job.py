@@ -41,7 +41,7 @@ from halocline.spark.probe import Base
 from halocline.spark.sessions import check_workers, clone, prepare
 from halocline.spark.task import PARTITIONS_MAX, Spec, run, shares
 from halocline.spark.trouble import told
-from halocline.spark.types import check_types, proper_names, quoted
+from halocline.spark.types import check_types, definition, proper_names, quoted
 from halocline.spark.worker import LINE_SQL, check_undamaged, file_in
 from halocline.txn import Transaction, task_objects
 from halocline.txn.task_objects import TaskFiles
@@ -99,12 +99,22 @@ def check_input(df: object, db: object) -> SparkOwner:
 
 
 def write(
-    df: DataFrame, db: object, name: str, spec_for: Callable[[Schema], Spec], token: Any
+    df: DataFrame,
+    db: object,
+    name: str,
+    spec_for: Callable[[Schema], Spec],
+    token: Any,
+    new_key: Sequence[str] | None = None,
 ) -> LoadReport:
-    """Run a job in one transaction, for a table of any schema; one commit, or none."""
+    """Run a job in one transaction, for a table of any schema; one commit, or none.
+
+    With `new_key` a table that is missing is made, with the columns of the DataFrame.
+    """
     owner = check_input(df, db)
     _shorten_memory(owner, name)
     with told(f"a job on {name!r}"), owner.begin(token=token) as txn:
+        if new_key is not None and not txn.already_committed:
+            _make_table(df, txn, name, new_key)
         changes = txn.changes_of(name)
         spec = spec_for(changes.schema)
         spec = replace(spec, columns=columns_of(df, changes.schema, spec))
@@ -130,6 +140,16 @@ def _shorten_memory(owner: SparkOwner, name: str) -> None:
     state = owner.core.state_of(name, owner.core.newest_ts())
     if state is not None and sum(count for _, count in state.shape.counted()) > ROWS_ALONG_MAX:
         owner.flush(name)
+
+
+def _make_table(df: DataFrame, txn: Transaction, name: str, key: Sequence[str]) -> None:
+    """Create the table unless it is there; UsageError if it is, with another key."""
+    if not txn.has_table(name):
+        txn.create_table(name, definition(df), key)
+    found = txn.state_of(name).schema.primary_key
+    if [one.lower() for one in key] != [one.lower() for one in found]:
+        there, asked = ", ".join(found) or "none", ", ".join(key)
+        raise UsageError(f"table {name!r} is there, and its primary key is {there}, not {asked}")
 
 
 def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:

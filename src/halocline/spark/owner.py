@@ -27,6 +27,8 @@ class SparkOwner(Protocol):
 
     def compact(self, table: str | None = None, *, runner: Any = None, plan: Any = None) -> Any: ...
 
+    def settle(self, table: str | None = None, *, runner: Any = None) -> int: ...
+
 
 def check_owner(db: object) -> SparkOwner:
     """UsageError for anything that is not an open database."""

@@ -87,6 +87,24 @@ def compact(
     return report
 
 
+def settle(
+    session: SparkSession | None,
+    db: Any,
+    table: str | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Bring one table, or all, into a state in which every row of its files counts.
+
+    What `db.settle` does, with objects of any size: flushes, rewrites what has dead rows, and
+    returns the timestamp at which `table.files(at=ts, exact=True)` names the files.
+    """
+    owner = check_here(db)
+    if session is not None:
+        prepare(session)
+    runner = SparkRunner(owner.core.options, session, progress=progress)
+    return owner.settle(table, runner=runner)
+
+
 class SparkRunner:
     """Carries out groups on executors."""
 

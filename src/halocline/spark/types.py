@@ -61,10 +61,25 @@ def spark_schema(schema: pa.Schema, *, hidden: bool = False) -> T.StructType:
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """What Spark hands over, in Arrow's words."""
+    """What Spark hands over, in Arrow's words; SchemaError for a type that Arrow has not."""
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return cast("Any", to_arrow_schema)(schema, timezone="UTC")
+    try:
+        return cast("Any", to_arrow_schema)(schema, timezone="UTC")
+    except PySparkException as error:
+        raise SchemaError(f"Spark cannot hand this over: {error.getMessage()}") from error
+
+
+def definition(given: Any) -> pa.Schema:
+    """The columns of a table that is made after a DataFrame or its schema, all of them nullable.
+
+    What Spark says of nulls follows from how a DataFrame was computed: a constant has none.
+    """
+    schema = getattr(given, "schema", given)
+    if not isinstance(schema, T.StructType):
+        raise SchemaError(f"a {type(given).__name__} of PySpark has no columns: give a DataFrame")
+    return arrow_schema(schema.toNullable())
 
 
 def proper_names(given: T.StructType, schema: Schema) -> dict[str, str]:

@@ -42,13 +42,26 @@ _MATCHED: Final[dict[str, Matched]] = {"error": "error", "ignore": "ignore", "up
 
 
 def load(
-    df: DataFrame, db: Any, table: str, on_conflict: OnConflict = "error", token: Any = None
+    df: DataFrame,
+    db: Any,
+    table: str,
+    on_conflict: OnConflict = "error",
+    token: Any = None,
+    create: bool = False,
+    primary_key: str | Sequence[str] | None = None,
 ) -> LoadReport:
-    """Insert the rows of a DataFrame; a key that exists is an error, is ignored or is updated."""
+    """Insert the rows of a DataFrame; a key that exists is an error, is ignored or is updated.
+
+    With `create` a table that is missing is made in the same commit, with the DataFrame's columns
+    and `primary_key`; into one that is there, with that key, rows are loaded as ever.
+    """
     if on_conflict not in get_args(OnConflict):
         raise UsageError(f"on_conflict is error, ignore or upsert, not {on_conflict!r}")
+    if create != (primary_key is not None):
+        raise UsageError("create=True and primary_key= go together: a new table needs a key")
+    key = [primary_key] if isinstance(primary_key, str) else primary_key
     spec = Spec(matched=_MATCHED[on_conflict], absent="insert")
-    return write(df, db, table, lambda _: spec, token)
+    return write(df, db, table, lambda _: spec, token, key)
 
 
 def delete(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:
