@@ -4,7 +4,9 @@
 
 A suite is a file. Each has a process of its own, in which its cases come in turns (rounds.py) until
 its share of the time is over: what is left, divided by the suites that are left. A suite that is
-done early leaves its time to the others. Every suite runs a case, however short the time is.
+done early leaves its time to the others. When the whole time is over no suite begins any more, so a
+run takes as long as it says and, at most, one case longer: some of them take half a minute. A suite
+that did not begin says so; the seed decides the order, so the next short run leaves out others.
 
 Each suite is a line: cases, failures, seconds. A failure comes with the command that runs the case
 again with its seed; what the process has said is in build/sim/. The seed of the run decides the
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import secrets
 import signal
 import subprocess
@@ -66,6 +69,9 @@ def main() -> int:
     if not suites:
         print("no long test is meant by this")
         return 1
+    random.Random(seed).shuffle(suites)
+    # Whoever ends us ends the suites, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     OUTPUT.mkdir(parents=True, exist_ok=True)
     cases = sum(suite.cases for suite in suites)
     print(f"{cases} cases in {len(suites)} suites, {known.seconds:.0f} s, seed {seed}", flush=True)
@@ -96,18 +102,24 @@ def run(suites: list[Suite], seconds: float, jobs: int, seed: int, words: list[s
     waiting, running, done = list(suites), list[Suite](), 0
     while waiting or running:
         while waiting and len(running) < jobs:
-            left = max(1.0, deadline - time.monotonic())
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
             # The suites that wait share what `jobs` of them can have at the same time.
             share = left * min(1.0, jobs / (len(waiting) + len(running)))
             suite = waiting.pop(0)
             start(suite, share, seed, words)
             running.append(suite)
+        if not running:
+            break
         time.sleep(0.2)
         for suite in [one for one in running if is_over(one)]:
             running.remove(suite)
             done += 1
             settle(suite)
             print(f"[{done:>2}/{len(suites)}] {line_of(suite)}", flush=True)
+    for suite in waiting:
+        print(f"        {suite.name:<46}     no time left", flush=True)
 
 
 def start(suite: Suite, share: float, seed: int, words: list[str]) -> None:
@@ -183,7 +195,9 @@ def conclude(suites: list[Suite]) -> int:
         print(f"FAILED {name}; see build/sim/{suite.stem}.log; again:")
         print(f"  HALOCLINE_SIM=1 HALOCLINE_SEED={seed} {sys.executable} -m pytest -m sim '{name}'")
     began = sum(suite.counts["began"] for suite in suites)
-    print(f"{began} cases, {len(failures)} failed")
+    left_out = sum(suite.process is None for suite in suites)
+    more = f", {left_out} of {len(suites)} suites had no time: give it more SECONDS"
+    print(f"{began} cases, {len(failures)} failed{more if left_out else ''}")
     return 1 if failures else 0
 
 
