@@ -22,6 +22,8 @@ from halocline.errors import (
 )
 from halocline.read.ended import ended_mask
 from halocline.read.locate import Keys, locate_many
+from halocline.read.point import find
+from halocline.read.view import BATCH
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
@@ -74,8 +76,11 @@ def told_by(error: HaloclineError, keys: Sequence[Any]) -> Sequence[Any]:
 
 def changed_between(state: TableState, keys: Sequence[Any], before: int, after: int) -> Any:
     """One of these keys that has another row at the second timestamp; None when none has."""
-    if not keys or before >= after:
+    if not keys or before >= after or state.last_ts <= before:
         return None
+    if len(keys) < BATCH:
+        changed = (key for key in keys if find(state, key, before) != find(state, key, after))
+        return next(changed, None)
     wanted = np.array(keys, dtype=np.int64) if state.schema.int_key else keys
     old, new = (locate_many(state, wanted, ts).rowids for ts in (before, after))
     places = np.flatnonzero(old != new)

@@ -652,12 +652,13 @@ class Transaction:
         except ConflictError as error:
             key = plain[0] if len(plain) == 1 else None
             raise ConflictError(error.reason, table=name, key=key) from None
-        changed = changed_between(state, plain, self.snapshot, self._core.newest_ts())
-        if changed is not None and not fresh:
+        newest = self._core.newest_ts()
+        if fresh and newest > self.snapshot:  # nothing of the old snapshot has been seen
+            self.snapshot = self._core.pin_newest(id(self))
+        changed = changed_between(state, plain, self.snapshot, newest)
+        if changed is not None:
             reason = "a row that is locked had changed before it was"
             raise ConflictError(reason, table=name, key=changed)
-        if changed is not None:  # nothing of the old snapshot has been seen
-            self.snapshot = self._core.pin_newest(id(self))
         self.workspace.reads_of(state).keys.update(plain)
 
     # The one row that is kept aside.
