@@ -203,12 +203,11 @@ def _start_log(
 ) -> Log:
     """Begin a new log file; on a full disk make room first, and be content with a small one."""
 
-    def start(first_bytes: int) -> Log:
-        chosen = replace(options, log_file_bytes_first=first_bytes)
+    def start(chosen: Options) -> Log:
         return Log.start(files, recovery, options=chosen, clock=clock, durability=durability)
 
     try:
-        return start(options.log_file_bytes_first)
+        return start(options)
     except UnavailableError as error:
         begun = files.exists(path_of(recovery.tail.number + 1))
         if begun or getattr(error.__cause__, "errno", None) not in FULL:
@@ -218,9 +217,13 @@ def _start_log(
         gone = make_room(engine, min([engine.floor, *pins]))
         _logger.warning("the disk is full: %d files that nothing needs were deleted", gone)
     try:
-        return start(options.log_file_bytes_first)
+        return start(replace(options, log_file_bytes_first=options.log_file_bytes_first))
     except UnavailableError:
-        return start(min(LOG_BYTES_SMALL, options.log_file_bytes_first))
+        return start(
+            replace(
+                options, log_file_bytes_first=min(LOG_BYTES_SMALL, options.log_file_bytes_first)
+            )
+        )
 
 
 def reader_pins(files: Files, clock: Clock) -> Pins:
