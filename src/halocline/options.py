@@ -56,6 +56,9 @@ class Options:
     object_rows_min: int = 262_144
     """Inserts or deletes of one table in one transaction above this many rows become objects
     before the commit."""
+    object_bytes_min: int = 128 * MIB
+    """Inserts of one table in one transaction above this many bytes do so, too, unless they come
+    row by row: as entries of the log they would be in memory several times."""
     move_rows: int = 1_048_576
     """Rows of a table in L0 that make the mover write an object."""
     move_bytes: int = 128 * MIB

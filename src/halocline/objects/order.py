@@ -28,6 +28,9 @@ from halocline.schema.schema import Schema
 from halocline.schema.types import kind
 
 PIECE_BYTES: Final = 1 << 30
+OBJECT_BYTES: Final = 1 << 28
+"""Most bytes of the rows of one object, if they are known: its writer holds them about three times,
+as rows, as a row group in one piece, and as a file."""
 _PLAIN: Final = frozenset(["int", "time", "timestamp", "timestamptz", "date"])
 """Kinds whose values numpy sorts as 64-bit numbers."""
 
@@ -130,10 +133,10 @@ def same_as_before(table: Any, schema: Schema) -> npt.NDArray[np.bool_]:
 def cuts(rows: int, rows_max: int, size_bytes: int = 0) -> list[tuple[int, int]]:
     """(start, stop) of as few pieces as needed, all of nearly the same size.
 
-    With `size_bytes`, the size of all rows, also so many that a piece stays below PIECE_BYTES.
+    With `size_bytes`, the size of all rows, also so many that a piece stays below OBJECT_BYTES.
     """
-    if size_bytes > PIECE_BYTES:
-        rows_max = max(1, min(rows_max, rows * PIECE_BYTES // size_bytes))
+    if size_bytes > OBJECT_BYTES:
+        rows_max = max(1, min(rows_max, rows * OBJECT_BYTES // size_bytes))
     count = -(-rows // rows_max)
     edges = [rows * at // count for at in range(count + 1)] if count else [0]
     return list(pairwise(edges))

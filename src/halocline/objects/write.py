@@ -62,7 +62,7 @@ from halocline.schema.types import kind as family
 
 BLOCK_ROWS_MAX: Final = 8192
 BLOCKS_FACTOR: Final = 4
-GROUP_BYTES_MAX: Final = 512 * MIB
+GROUP_BYTES_MAX: Final = 128 * MIB
 PAGE_BYTES_MAX: Final = 1024 * MIB
 BLOOM_FALSE_POSITIVES: Final = 0.01
 DICTIONARY_BYTES_MAX: Final = 256 * 1024

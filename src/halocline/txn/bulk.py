@@ -1,4 +1,4 @@
-"""Bulk inserts: what exceeds `object_rows_min` becomes objects before the commit.
+"""Bulk inserts: what exceeds `object_rows_min` or `object_bytes_min` becomes objects at once.
 
     table  --> sort by key --> refuse what is taken --> data objects of equal size
     stream --> the same for each chunk of `object_rows` rows
@@ -50,7 +50,7 @@ def insert(committer: Commits, changes: TableChanges, table: pa.Table, snapshot:
 
 def insert_new(committer: Commits, changes: TableChanges, table: pa.Table) -> None:
     """Insert rows whose keys are known to be free: as objects, or in memory if they are few."""
-    if is_bulk(committer, changes, table.num_rows):
+    if is_bulk(committer, changes, table.num_rows, table.nbytes):
         _write(committer, changes, table, order_of(changes, table))
     else:
         changes.add_part(Part(table=table, run=key_run(table, changes.schema)))
@@ -90,7 +90,8 @@ def read_ahead(
     head: list[Any] = []
     for batch in batches:
         head.append(batch)
-        if is_bulk(committer, changes, sum(one.num_rows for one in head)):
+        rows, size_bytes = sum(one.num_rows for one in head), sum(one.nbytes for one in head)
+        if is_bulk(committer, changes, rows, size_bytes):
             return None, _chunks(committer, changes, chain(head, batches))
     return pa.Table.from_batches(head, schema=arrow), None
 
@@ -150,10 +151,14 @@ def spill(committer: Commits, tables: Iterable[TableChanges]) -> None:
         changes.own = {key: row_id for key, row_id in changes.own.items() if row_id > 0}
 
 
-def is_bulk(committer: Commits, changes: TableChanges, rows: int) -> bool:
-    """Do so many further rows make this transaction's inserts into the table objects?"""
-    waiting = sum(len(part) for part in changes.parts if part.is_insert)
-    return rows + waiting > committer.engine.options.object_rows_min
+def is_bulk(committer: Commits, changes: TableChanges, rows: int, size_bytes: int = 0) -> bool:
+    """Do so many further rows, or bytes, make this transaction's inserts into the table objects?"""
+    options = committer.engine.options
+    waiting = [part for part in changes.parts if part.is_insert]
+    if rows + sum(len(part) for part in waiting) > options.object_rows_min:
+        return True
+    held: int = sum(part.table.nbytes for part in waiting if part.table is not None)
+    return size_bytes + held > options.object_bytes_min
 
 
 def _write(

@@ -44,7 +44,7 @@ def insert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
     data = schema.table(rows)
     if data.num_rows <= core.options.bulk_rows:
         return insert_rows(changes, schema.from_table(data), snapshot)
-    if bulk.is_bulk(committer, changes, data.num_rows):
+    if bulk.is_bulk(committer, changes, data.num_rows, data.nbytes):
         return bulk.insert(committer, changes, data, snapshot)
     return insert_table(changes, data, snapshot)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import halocline as hc
@@ -100,6 +101,21 @@ def test_many_columns_are_together_larger_than_the_pool(db: hc.Database) -> None
     with db.begin() as txn:
         for key in (0, 999, 1999):
             assert txn.get("t", key) == {"id": key, **{name: body(key, 64) for name in names}}
+
+
+def test_many_bytes_become_objects_before_the_commit(tmp_path: Path) -> None:
+    options = hc.Options(background=False, serve=False, object_bytes_min=MIB)
+    keys = pa.array(range(2000))
+    with hc.open(tmp_path / "shop", options=options) as db:
+        for name, size, objects in (("small", 64, False), ("large", KIB, True)):
+            db.create_table(name, {"id": int, "body": str}, primary_key="id")
+            table = pa.table({"id": keys, "body": [body(key, size) for key in range(2000)]})
+            with db.begin() as txn:
+                txn.insert(name, table)
+            assert bool(db.table(name).files()) is objects
+            with db.begin() as txn:
+                assert txn.get(name, 1234)["body"] == body(1234, size)
+        assert not db.check()
 
 
 def test_many_readers_share_a_pool_that_holds_the_row_of_one(db: hc.Database) -> None:

@@ -75,7 +75,7 @@ def test_cuts_are_few_and_equal_and_heed_the_size() -> None:
     assert cuts(0, 10) == []
     assert cuts(10, 10) == [(0, 10)]
     assert cuts(11, 10) == [(0, 5), (5, 11)]
-    assert cuts(100, 1000, 3 * module.PIECE_BYTES) == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    assert cuts(100, 1000, 3 * module.OBJECT_BYTES) == [(0, 25), (25, 50), (50, 75), (75, 100)]
     sizes = np.diff(np.array(cuts(1_000_003, 65_536)))
     assert sizes.max() - sizes.min() <= 1
     assert sizes.max() <= 65_536
