@@ -47,6 +47,8 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.FindCommit("token", (0, 0)),
         wire.FindCommit(("application", 7), (0, 0)),
         wire.FindCommit(None, (1 << 62, 1)),
+        wire.TakeTurns(3, ((1, b"k"), (9, b"")), 1, True),
+        wire.EndTurns(3),
         wire.StartJob(77, 10),
         wire.StartJob(1, 10),
         wire.EndJob(3),

@@ -143,6 +143,39 @@ def count_up(output: int, path: str, first: int) -> None:
             os.write(output, b"ack %d 0 %s\n" % (number, db.role.encode()))
 
 
+def count_hot(output: int, path: str, first: int, threads: int = 3, times: int = 1 << 40) -> None:
+    """Threads that all count in the row 0 and each in one of its own, as often as told.
+
+    Says `ack` after each, and `error` if it is ever told anything but the result.
+    """
+    db = halocline.open(path, options=SMALL)
+    os.write(output, b"open %s\n" % db.role.encode())
+
+    def work(row: int) -> None:
+        for number in range(1, times + 1):
+            lock = number % 2 == 0
+            try:
+                db.run(lambda txn: _bump_hot(txn, row, lock))  # noqa: B023 runs at once
+            except HaloclineError as error:
+                os.write(output, b"error %r\n" % str(error).encode())
+            else:
+                os.write(output, b"ack %d 0 %s\n" % (row + number, db.role.encode()))
+
+    rows = [first + place * 10_000 for place in range(threads)]
+    workers = [threading.Thread(target=work, args=(row,)) for row in rows]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    db.close()
+
+
+def _bump_hot(txn: Any, row: int, lock: bool) -> None:
+    if lock:
+        txn.get("counters", 0, for_update=True)
+    _bump(txn, [0, row])
+
+
 def _bump(txn: Any, rows: list[int]) -> None:
     for key in rows:
         row = txn.get("counters", key)

@@ -34,10 +34,16 @@ class Bank:
     """Processes that transfer money, and what they have said."""
 
     def __init__(
-        self, nursery: Nursery, path: Path, clients: int, work: str = "move_money_together"
+        self,
+        nursery: Nursery,
+        path: Path,
+        clients: int,
+        work: str = "move_money_together",
+        **arguments: int,
     ) -> None:
         self._nursery = nursery
         self._work = work
+        self._arguments = arguments
         self._path = str(path)
         self._first = 0
         self.acked: set[int] = set()
@@ -51,7 +57,7 @@ class Bank:
     def start(self) -> None:
         self._first += 1_000_000
         output, theirs = os.pipe()
-        arguments = {"path": self._path, "first": self._first}
+        arguments = {"path": self._path, "first": self._first, **self._arguments}
         pid = self._nursery.fork(self._work, arguments, [theirs])
         os.close(theirs)
         os.set_blocking(output, False)
@@ -64,6 +70,12 @@ class Bank:
 
     def pause(self, pid: int) -> None:
         self._nursery.pause(pid)
+
+    def end(self, pid: int) -> None:
+        """Wait for one that ends by itself."""
+        assert self._nursery.wait(pid) == 0
+        self.listen(pid)
+        os.close(self._pipes.pop(pid)[0])
 
     @property
     def pids(self) -> list[int]:

@@ -69,7 +69,7 @@ class ComputeNode:
             self._pins.close()
             raise
         core = self.replica.core
-        core.committer = RemoteCommitter(core.engine, link)
+        core.committer = RemoteCommitter(core.engine, link, self.replica.refresh)
 
     @property
     def core(self) -> Core:

@@ -37,6 +37,7 @@ from halocline.node.wire import (
     Commit,
     Committed,
     EndJob,
+    EndTurns,
     FindCommit,
     ListCheckpoints,
     ListLog,
@@ -50,6 +51,7 @@ from halocline.node.wire import (
     Request,
     StartJob,
     Subscribe,
+    TakeTurns,
     WaitVisible,
 )
 from halocline.node.workspace_wire import unpack
@@ -79,6 +81,8 @@ class Dispatch:
             Ping: self._ping,
             Commit: self._commit,
             FindCommit: self._find_commit,
+            TakeTurns: self._take_turns,
+            EndTurns: self._end_turns,
             WaitVisible: self._wait_visible,
             StartJob: self._start_job,
             EndJob: self._end_job,
@@ -128,7 +132,7 @@ class Dispatch:
         if request.created and request.epoch != core.own.log.epoch:
             raise ConflictError("another owner has taken over since the transaction began")
         if request.single and request.token is None:
-            (outcome,) = self.log_rows([request])
+            (outcome,) = self.log_rows([(session, request)])
             if isinstance(outcome, Exception):
                 raise outcome
             row_ts, owing = outcome or self.log_commit(session, request, [])
@@ -139,6 +143,7 @@ class Dispatch:
             nodes, size = read_record(request.record)
             room = self._room.take(size) if size >= LARGE_BYTES else _NO_ROOM
             with room, Transaction(core, request.snapshot) as txn:
+                txn.ticket = session.ticket(request.ticket)
                 if request.token is not None:
                     txn.use_token(request.token, 0)
                 tables = unpack(core, session, request, nodes, txn)
@@ -168,17 +173,19 @@ class Dispatch:
         nodes = nodes or read_record(request.record)[0]
         with Transaction(core, request.snapshot) as txn:
             txn.waits = False
+            txn.ticket = session.ticket(request.ticket)
             changed = unpack(core, session, request, nodes, txn)
             core.check_writable(request.snapshot, changed)
             commit_ts = txn.commit()
         return commit_ts or 0, [tables[id] for id in changed if id in tables and tables[id].owes]
 
-    def log_rows(self, commits: Sequence[Commit]) -> Sequence[RowAnswer]:
+    def log_rows(self, sent: Sequence[tuple[Session, Commit]]) -> Sequence[RowAnswer]:
         """Fold and log commits of single rows; None for those that `log_commit` must decide."""
         try:
-            return log_rows(self._running().core, commits)
+            tickets = [session.ticket(commit.ticket) for session, commit in sent]
+            return log_rows(self._running().core, [commit for _, commit in sent], tickets)
         except Exception as error:  # noqa: BLE001 nothing has been logged: see there
-            return [error] * len(commits)
+            return [error] * len(sent)
 
     def settle(self) -> None:
         """Wait until all that was logged is durable and visible."""
@@ -203,6 +210,12 @@ class Dispatch:
             if log.failed is not None:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
         return known
+
+    def _take_turns(self, owner: Served, session: Session, request: TakeTurns) -> bool:
+        return session.take_turns(owner.core, request)
+
+    def _end_turns(self, owner: Served, session: Session, request: EndTurns) -> None:
+        session.end_turns(owner.core, request.ticket)
 
     def _wait_visible(self, owner: Served, session: Session, request: WaitVisible) -> int:
         log = owner.core.own.log

@@ -180,7 +180,7 @@ class LazyTransaction(Transaction):
         try:
             if self._core.closed:
                 self._core.check_open()
-            commit_ts = committer.commit_single(self._folded, single)
+            commit_ts = committer.commit_single(self._folded, single, ticket=self.ticket)
         except (ConflictError, SnapshotExpiredError):
             try:
                 self._catch_up()

@@ -13,7 +13,7 @@ here has folded it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -34,13 +34,12 @@ from halocline.txn.row_commit import encode_row, row_node
 from halocline.txn.turns import RowName
 from halocline.txn.workspace import Single, Workspace
 
-_PAUSE_S = 0.002
-
 
 class RemoteCommitter:
     """Commits through the owner. Thread-safe, as the owner is."""
 
-    def __init__(self, engine: EngineState, link: Link) -> None:
+    def __init__(self, engine: EngineState, link: Link, refresh: Callable[[], None]) -> None:
+        """`refresh` folds what the owner has published."""
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""
         self.link = link
@@ -49,7 +48,12 @@ class RemoteCommitter:
         """Tables that open transactions have created -> the number of the catalog transaction."""
         self.lapsed: deque[int] = deque()
         """Catalog transactions whose transactions were forgotten."""
+        self._refresh = refresh
         self._tickets = count(1)
+        self._queued: set[int] = set()
+        """Tickets that may have a turn at the owner, or wait for one."""
+        self._lapsed_tickets: deque[int] = deque()
+        """Tickets whose transactions were forgotten."""
         self._clock = SystemClock()
 
     def commit(self, txn: Workspace) -> int:
@@ -69,9 +73,10 @@ class RemoteCommitter:
             dropped=tuple(txn.dropped),
             reads=pack_reads(txn, self.engine.tables),
             objects=pack_objects(tables),
+            ticket=txn.ticket,
         )
         try:
-            answer: int | wire.Committed = self.link.commit(request, int | wire.Committed)
+            answer: int | wire.Committed = self._commit(request, int | wire.Committed)
         finally:
             if ddl is not None:
                 ddl.settle()
@@ -88,25 +93,55 @@ class RemoteCommitter:
     ) -> int:
         """Have the owner commit a transaction of one row."""
         record = bytes(encode_row(row_node(single), 0, 0))
-        request = wire.Commit(snapshot, self.link.epoch, record, None, True)
-        commit_ts: int = self.link.commit(request, int)
+        request = wire.Commit(snapshot, self.link.epoch, record, None, True, ticket=ticket)
+        commit_ts: int = self._commit(request, int)
         return commit_ts
 
+    # Turns.
+
     def new_ticket(self) -> int:
-        """A number of this process: the owner does not hear of it."""
+        """A number of this process; the owner gives it a place when it first asks for a turn."""
         return next(self._tickets)
 
     def take_turns(
         self, ticket: int, rows: Collection[RowName], timeout_s: float, *, lasts: bool = False
     ) -> None:
-        """Let others go first for a moment: turns are those of the owner's own transactions."""
-        self._clock.sleep(_PAUSE_S)
+        """Wait at the owner for the turn at these rows, then read what was committed before."""
+        self._end_lapsed()
+        self._queued.add(ticket)
+        until = self._clock.monotonic() + timeout_s
+        named = tuple(sorted(rows))
+        while True:
+            left_ms = max(0, round((until - self._clock.monotonic()) * 1000))
+            if self.link.ask(wire.TakeTurns(ticket, named, left_ms, lasts), bool):
+                break
+        self._refresh()
 
     def end_turns(self, ticket: int) -> None:
-        """Nothing is held at the owner."""
+        """Give up all turns of a ticket, unless a commit has ended them."""
+        if ticket in self._queued:
+            self._queued.discard(ticket)
+            with suppress(HaloclineError):  # an owner that is gone has forgotten them already
+                self.link.ask(wire.EndTurns(ticket), None)
 
     def lapse_turns(self, ticket: int) -> None:
-        """Nothing is held at the owner."""
+        """May be called in the middle of another request: the next one to come tells the owner."""
+        self._lapsed_tickets.append(ticket)
+
+    def _end_lapsed(self) -> None:
+        while self._lapsed_tickets:
+            self.end_turns(self._lapsed_tickets.popleft())
+
+    def _commit(self, request: wire.Commit, kind: Any) -> Any:
+        """Send a commit; the turns of its ticket are over when it is answered."""
+        self._end_lapsed()
+        try:
+            answer = self.link.commit(request, kind)
+        except ConflictError:
+            self._queued.discard(request.ticket)
+            raise
+        self._queued.discard(request.ticket)
+        return answer
 
     def tidy(self, state: TableState) -> None:
         """The reader tidies up what it has folded."""

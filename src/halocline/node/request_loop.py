@@ -49,6 +49,7 @@ from halocline.node.wire import (
     CallCatalog,
     Commit,
     Done,
+    EndTurns,
     Ping,
     Request,
     Subscribe,
@@ -66,7 +67,7 @@ PUSH_S: Final = 30
 REPLY_S: Final = 60
 """How long a caller may take to read its answer."""
 _logger = logging.getLogger("halocline")
-_SHORT: Final = (Ping, BeginDdl, CallCatalog)
+_SHORT: Final = (Ping, BeginDdl, CallCatalog, EndTurns)
 
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
@@ -131,7 +132,7 @@ class CommitBatch:
 
     def log_rows(self) -> None:
         """Those of one row: together where that is possible, or else one after the other."""
-        outcomes = self._answers.log_rows([commit for *_, commit in self.rows])
+        outcomes = self._answers.log_rows([(session, commit) for _, session, commit in self.rows])
         for (caller, session, commit), outcome in zip(self.rows, outcomes, strict=True):
             if outcome is None:
                 self.log(caller, session, commit, [])

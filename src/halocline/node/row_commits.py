@@ -36,8 +36,11 @@ Answerable = tuple[int, list[TableState]]
 RowAnswer = Answerable | Exception | None
 
 
-def log_rows(core: Core, commits: Sequence[Commit]) -> list[RowAnswer]:
-    """Fold and log those that are plain, or say why not; None for those that have to go alone."""
+def log_rows(core: Core, commits: Sequence[Commit], tickets: Sequence[int]) -> list[RowAnswer]:
+    """Fold and log those that are plain, or say why not; None for those that have to go alone.
+
+    `tickets` are those of their turns, 0 for none. The turns of those that are logged are over.
+    """
     found: list[RowAnswer] = [None] * len(commits)
     rows: dict[int, tuple[Single, bytes]] = {}
     groups: dict[tuple[int, int], list[int]] = {}
@@ -57,10 +60,13 @@ def log_rows(core: Core, commits: Sequence[Commit]) -> list[RowAnswer]:
             snapshots = [commits[place].snapshot for place in places]
             bodies = [rows[place][1] for place in places]
             serials = [commits[place].serial for place in places]
+            mine = [tickets[place] for place in places]
             for place, outcome in zip(
-                places, _commit(core, singles, snapshots, bodies, serials), strict=True
+                places, _commit(core, singles, snapshots, bodies, serials, mine), strict=True
             ):
                 found[place] = outcome
+                if tickets[place] and outcome is not None:
+                    core.own.end_turns(tickets[place])
     finally:
         core.pins.pop(id(pin), None)
     return found
@@ -96,10 +102,11 @@ def _commit(
     snapshots: list[int],
     bodies: list[bytes],
     serials: list[Serial],
+    tickets: list[int],
 ) -> list[RowAnswer]:
     state = singles[0][0]
     try:
-        stamps = commit_rows(core.own, singles, snapshots, bodies, serials)
+        stamps = commit_rows(core.own, singles, snapshots, bodies, serials, tickets)
     except Exception as error:  # noqa: BLE001 those of other tables may have been logged
         return [error] * len(singles)
     return [(ts, [state] if state.owes else []) if ts else None for ts in stamps]

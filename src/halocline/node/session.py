@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Final
 from halocline.catalog import CatalogTxn, TableEntry
 from halocline.errors import ConflictError, UnavailableError
 from halocline.ids import NEVER
+from halocline.node.wire import TakeTurns
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
 from halocline.store import File, Files
 from halocline.txn.jobs import give_up
+from halocline.txn.turns import HELD
 
 if TYPE_CHECKING:
     from halocline.txn import Core
 
+TURN_LOOK_S: Final = 1.0
+"""How long a turn is waited for until the one who waits is asked whether it still does."""
 OPEN_MAX: Final = 1000
 """Jobs or catalog transactions that one process may have open."""
 
@@ -43,6 +47,8 @@ class Session:
         """Tables that each catalog transaction has created, by id."""
         self._nascent: dict[int, TableState] = {}
         self._log: tuple[str, File] | None = None
+        self._tickets: dict[int, int] = {}
+        """For turns: the owner's own number for each ticket of this process, oldest first."""
 
     def read_log(self, files: Files, path: str, size: int, offset: int) -> bytes:
         """Bytes of the log file that the session follows; it is kept open for the next look."""
@@ -63,6 +69,39 @@ class Session:
             core.pins[id(self)] = ts  # above zero: it may commit from there
         else:
             core.pins.pop(id(self), None)
+
+    # Turns.
+
+    def take_turns(self, core: Core, request: TakeTurns) -> bool:
+        """Wait for a turn, for a moment: who has hung up meanwhile must be noticed."""
+        committer, timeout_s = core.own, request.timeout_ms / 1000
+        with self._lock:
+            number = self._tickets.setdefault(request.ticket, 0) or committer.new_ticket()
+            self._tickets[request.ticket] = number
+            oldest = next(iter(self._tickets)) if len(self._tickets) > OPEN_MAX else None
+        if oldest is not None:
+            self.end_turns(core, oldest)
+        try:
+            wait_s = min(timeout_s, TURN_LOOK_S)
+            committer.take_turns(number, request.rows, wait_s, lasts=request.lasts)
+        except ConflictError as error:
+            if error.reason != HELD or timeout_s <= TURN_LOOK_S:
+                raise
+            return False
+        finally:
+            if self.ticket(request.ticket) != number:  # it was ended while it waited
+                committer.end_turns(number)
+        return True
+
+    def ticket(self, ticket: int) -> int:
+        """The owner's own number for a ticket; 0 for one that has had no turn."""
+        return self._tickets.get(ticket, 0)
+
+    def end_turns(self, core: Core, ticket: int) -> None:
+        """Give up all turns of a ticket."""
+        number = self._tickets.pop(ticket, 0)
+        if number:
+            core.own.end_turns(number)
 
     # Jobs.
 
@@ -150,6 +189,10 @@ class Session:
             self._let_go()
         if core is not None:
             self.pin(core, NEVER)
+        for ticket in list(self._tickets):
+            number = self._tickets.pop(ticket, 0)
+            if core is not None and core.owned is not None:
+                core.owned.end_turns(number)
         for number in list(self._ddls):
             self.end_ddl(number)
         for job_id, job in list(self._jobs.items()):

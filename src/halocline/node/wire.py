@@ -134,6 +134,8 @@ class Commit(Request, frozen=True, tag="commit"):
     """So that it happens once; (0, 0) if its token sees to that."""
     again: bool = False
     """The answer to the first one was lost."""
+    ticket: U63 = 0
+    """Whose turn it is at contended rows; all its turns are over when this is answered."""
 
 
 class FindCommit(Request, frozen=True, tag="find"):
@@ -142,6 +144,25 @@ class FindCommit(Request, frozen=True, tag="find"):
     for_readers = True
     token: Token | None
     serial: WireSerial
+
+
+class TakeTurns(Request, frozen=True, tag="take_turns"):
+    """Wait for the turn at these rows: True when it has come, False to ask again.
+
+    `ticket` is a number of the sender's. Its turns end with the commit that names it, with
+    EndTurns, and with the session.
+    """
+
+    ticket: U63
+    rows: tuple[tuple[U63, bytes], ...]
+    timeout_ms: U63
+    lasts: bool = False
+
+
+class EndTurns(Request, frozen=True, tag="end_turns"):
+    """Give up all turns of a ticket."""
+
+    ticket: U63
 
 
 class WaitVisible(Request, frozen=True, tag="wait"):

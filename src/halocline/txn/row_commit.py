@@ -102,18 +102,20 @@ def commit_rows(
     snapshots: Sequence[int],
     bodies: Sequence[bytes],
     serials: Sequence[Serial] = (),
+    tickets: Sequence[int] = (),
 ) -> list[int]:
     """Commit rows that others bring, with their bytes: inserts into one table, or one update.
 
     They become one entry of the log. Returns the commit_ts of each, 0 where the general way must
     decide. They are durable and visible after the next `sync`. `serials`, one for each, tell which
-    of them have been committed before.
+    of them have been committed before, and `tickets` which of them have their turn.
     """
     state, given = singles[0][0], [0] * len(singles)
     with committer.lock:
         places = [] if committer.stopped else _plain(committer.engine, singles, snapshots)
         if committer.turns.rows:
-            places = [at for at in places if not _is_contended(committer, singles[at], 0)]
+            mine = tickets or [0] * len(singles)
+            places = [at for at in places if not _is_contended(committer, singles[at], mine[at])]
         find = committer.engine.serials.find
         places = [at for at in places if not (serials and find(serials[at]))]
         count = len(places)

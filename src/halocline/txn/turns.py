@@ -47,6 +47,8 @@ TURN_S: Final = 10.0
 """How long a turn lasts at most, while others wait for it."""
 WAIT_S: Final = 30.0
 """How long is waited for a turn, if nothing else was asked for."""
+HELD: Final = "another transaction holds the row"
+"""Why a turn did not come in time."""
 _LOOK_S: Final = 0.5
 """So often a waiting thread looks whether somebody ahead of it has been forgotten."""
 
@@ -235,7 +237,7 @@ class Turns:
                 youngest.is_doomed = True
                 youngest.ring()
             if now >= until:
-                raise ConflictError("another transaction holds the row")
+                raise ConflictError(HELD)
         return False
 
     def _forget(self, row: RowName, now: float) -> None:
