@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_nobody_starves_at_one_counter(owner: hc.Database, db: hc.Database) -> N
         for _ in range(25):
             handle.run(bump)
 
-    together(*[lambda one=one: count(one) for one in (db, db, db, db, owner, owner)])  # type: ignore[misc]
+    together(*[partial(count, one) for one in (db, db, db, db, owner, owner)])
     assert rows(owner)[0] == (0, 150)
 
 
@@ -141,7 +142,7 @@ def test_ten_hot_rows_two_at_a_time(owner: hc.Database, db: hc.Database) -> None
         for step in range(15)
     )
     handles = (db, db, db, db, owner, owner)
-    together(*[lambda one=one, n=n: work(one, n) for n, one in enumerate(handles)])  # type: ignore[misc]
+    together(*[partial(work, one, n) for n, one in enumerate(handles)])
     assert sum(v for _, v in rows(owner)) == before + pairs
 
 
