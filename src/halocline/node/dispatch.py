@@ -182,7 +182,7 @@ class Dispatch:
     def log_rows(self, sent: Sequence[tuple[Session, Commit]]) -> Sequence[RowAnswer]:
         """Fold and log commits of single rows; None for those that `log_commit` must decide."""
         try:
-            tickets = [session.ticket(commit.ticket) for session, commit in sent]
+            tickets = [commit.ticket and session.ticket(commit.ticket) for session, commit in sent]
             return log_rows(self._running().core, [commit for _, commit in sent], tickets)
         except Exception as error:  # noqa: BLE001 nothing has been logged: see there
             return [error] * len(sent)
