@@ -217,13 +217,10 @@ def _start_log(
         gone = make_room(engine, min([engine.floor, *pins]))
         _logger.warning("the disk is full: %d files that nothing needs were deleted", gone)
     try:
-        return start(replace(options, log_file_bytes_first=options.log_file_bytes_first))
+        return start(options)
     except UnavailableError:
-        return start(
-            replace(
-                options, log_file_bytes_first=min(LOG_BYTES_SMALL, options.log_file_bytes_first)
-            )
-        )
+        small = min(LOG_BYTES_SMALL, options.log_file_bytes_first)
+        return start(replace(options, log_file_bytes_first=small))
 
 
 def reader_pins(files: Files, clock: Clock) -> Pins:
