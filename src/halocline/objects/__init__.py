@@ -4,7 +4,7 @@
     write.py      a sorted table -> bytes + statistics
     stats.py      what the catalog keeps of a file             -> ObjectStats, ObjectFile
     read.py       verified reading                             -> Reader
-    point.py      one key, or many, in one object              -> Finder
+    finder.py     one key, or many, in one object              -> Finder
     pool.py       memory with a budget                         -> Pool
     shelf.py      the store with its reader and pools          -> Shelf
     zonemap.py    bounds of a column                           -> Zonemap

@@ -16,7 +16,7 @@ is cast. `_commit_ts` of an object that was written before its commit is the fil
 Invariants
 - What is missing, cut, swapped, stale or damaged raises CorruptionError with the key of the file.
 
-Not here: single keys (point.py), which objects to read (read/).
+Not here: single keys (finder.py), which objects to read (read/).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ObjectReader:
         self._index.drop(("tail", file.id))
 
     def tail(self, file: ObjectFile) -> Handle:
-        """The file's tail, a `Tail`, held in the index pool."""
+        """The file's tail, an `ObjectTail`, held in the index pool."""
         return self._index.pin(
             ("tail", file.id), lambda: self._load_tail(file), expect=file.stats.tail_bytes
         )

@@ -1,6 +1,6 @@
 """What the catalog keeps of an object: enough to skip it, to find rows in it and to trust it.
 
-    write.py --ObjectStats--> catalog entry --ObjectFile--> read.py, point.py
+    write.py --ObjectStats--> catalog entry --ObjectFile--> read.py, finder.py
 
 Two digests (xxh3-128): one over the whole file, for readers of all of it (DuckDB, checks, jobs
 that rewrite rows); one over its tail, which is bloom filters, page index, block directory and
