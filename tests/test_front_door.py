@@ -37,7 +37,9 @@ FRONT_DOOR = {
     "Table",
     "Transaction",
     "__version__",
+    "add",
     "connect",
+    "expr",
     "open",
     "read",
 } | ERRORS

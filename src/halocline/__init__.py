@@ -45,7 +45,9 @@ __all__ = [
     "UnavailableError",
     "UsageError",
     "__version__",
+    "add",
     "connect",
+    "expr",
     "open",
     "read",
 ]
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from halocline.database.read_files import read
     from halocline.database.table import Table
     from halocline.options import Options
+    from halocline.schema.terms import add, expr
     from halocline.txn.transaction import Transaction
 else:
     _LAZY = {
@@ -62,7 +65,9 @@ else:
         "Options": "halocline.options",
         "Table": "halocline.database.table",
         "Transaction": "halocline.txn.transaction",
+        "add": "halocline.schema.terms",
         "connect": "halocline.database.database",
+        "expr": "halocline.schema.terms",
         "open": "halocline.database.database",
         "read": "halocline.database.read_files",
     }

@@ -33,15 +33,17 @@ from halocline.node.limits import Nodes
 from halocline.node.session import Session
 from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.shelf import job_in
-from halocline.rows.nodes import Append, Delete, RowNode, decode_node, table_of
+from halocline.rows.nodes import Append, Delete, RowNode, Update, decode_node, table_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
+from halocline.schema import types
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.ends import Ends
 from halocline.txn.reads import Reads
+from halocline.txn.since import find_version
 from halocline.txn.task_objects import TaskFiles, join
 from halocline.txn.workspace import Part, TableChanges, Workspace
 
@@ -112,7 +114,7 @@ def unpack(
         table = changes.get(state.table_id)
         if table is None:
             table = changes[state.table_id] = TableChanges(state)
-        _add(table, decode_node(kind, payload, state.schema), state)
+        _add(table, decode_node(kind, payload, state.schema, amounts=True), state)
     reads = {one.table_id: _reads(core, one) for one in commit.reads or ()}
     work = txn.workspace
     work.changes, work.created, work.dropped = changes, states.created, frozenset(commit.dropped)
@@ -160,7 +162,10 @@ def _add(changes: TableChanges, node: RowNode, state: TableState) -> None:
         for target, key in zip(node.targets, node.keys, strict=True):
             changes.delete(target, key)
         return
-    changed = positions_of(state.schema, node.changed)
+    changed = positions_of(state.schema, tuple(map(abs, node.changed)))
+    if node.amounts:
+        _add_amounts(changes, node, set(changed), state)
+        return
     if isinstance(node.targets, np.ndarray):
         ends = Ends(node.targets, keys=node.keys, changed=frozenset(changed))
         part = Part(table=node.table, run=node.run, ends=ends)
@@ -168,6 +173,24 @@ def _add(changes: TableChanges, node: RowNode, state: TableState) -> None:
         return
     for target, row in zip(node.targets, node.rows, strict=True):
         changes.update(target, None if key_of is None else key_of(row), row, set(changed))
+
+
+def _add_amounts(changes: TableChanges, node: Update, changed: set[int], state: TableState) -> None:
+    """Updates that hold amounts: the sums are made here, from the rows that they speak of."""
+    schema, key_of = state.schema, state.key_of
+    added = positions_of(schema, tuple(-id for id in node.changed if id < 0))
+    if any(types.kind(schema.columns[at].type) not in types.NUMBERS for at in added):
+        raise CorruptionError("request", "something is added to a column that has no numbers")
+    rows = node.rows if node.table is None else schema.from_table(node.table)
+    for target, row in zip(node.targets, rows, strict=True):
+        key = None if key_of is None else key_of(row)
+        old, sums = find_version(state, key, int(target)), list(row)
+        if old is None:
+            raise CorruptionError("request", "a row that is to be added to is not there")
+        for at in added:
+            sums[at] = schema.plus(at, old[at], row[at])
+        amounts = {at: row[at] for at in added}
+        changes.update(int(target), key, tuple(sums), set(changed), amounts)
 
 
 def check_targets(state: TableState, targets: Any) -> None:

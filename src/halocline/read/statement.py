@@ -107,6 +107,15 @@ def parse_where(text: str, schema: Schema, table: str) -> str:
     return f"({bound.sql(dialect='duckdb', identify=True)})"
 
 
+def parse_expression(text: str, schema: Schema, table: str) -> tuple[str, set[str]]:
+    """Check an expression over one table; returns it as DuckDB text, and the columns it reads."""
+    tree = _clause(f"select 1 from t where {_text(text)}\n", "where", text, "expr")
+    bound = _bind(tree.this, schema, table, text)
+    local = {name.name for each in bound.find_all(exp.Lambda) for name in each.expressions}
+    names = {column.parts[0].name for column in bound.find_all(exp.Column)} - local
+    return f"({bound.sql(dialect='duckdb', identify=True)})", names
+
+
 def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
     """Check an ORDER BY list over one table: its text, or a list of column names."""
     if not isinstance(terms, str):

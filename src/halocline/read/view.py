@@ -17,7 +17,7 @@ Not here: SQL (query.py), which files stand for a table (plan.py), what the tran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,6 +54,9 @@ class Own(Protocol):
     def row(self, key: Any) -> Seen | None:
         """The row of a key that was written; None when `ends` and the table must be asked."""
 
+    def show(self, keys: Iterable[Any] | None = None) -> None:
+        """The rows of these keys, or all, are about to be shown to the caller."""
+
     def ends(self, rowid: int) -> bool:
         """Is this version ended or replaced?"""
 
@@ -78,6 +81,12 @@ class View(NamedTuple):
     state: TableState
     ts: int
     own: Own | None = None
+
+    def shown(self, keys: Iterable[Any] | None = None) -> View:
+        """This view, of which the caller is about to see the rows of these keys, or all."""
+        if self.own is not None:
+            self.own.show(keys)
+        return self
 
     def see(self, key: Any) -> Seen:
         """Row and id of one key."""

@@ -9,13 +9,17 @@ A node payload starts with a head of 28 bytes:
     version 1 | form 1 | flags 2 | table id 8 | schema version 4 | first RowID 8 | count 4
 
 The RowID is written as zero and patched in place under the commit lock, when it is known. `count`
-is the number of rows, or of versions that end. There are no flags yet, and tables have one schema,
-version 0; what is not known is refused. Then the rows:
+is the number of rows, or of versions that end. Tables have one schema, version 0. The one flag is
+AMOUNTS; what is not known is refused. Then the rows:
 
     form 0   msgpack: Append [rows], Update [changed ids, targets, rows], Delete [targets, keys]
     form 1   Arrow IPC stream, LZ4: the rows, with `_target` beside them in Update and Delete;
              the changed ids stand in the stream's schema metadata. A Delete may have `_successor`
              beside that: RowIDs of rows that objects of the same commit hold, 0 for none
+
+A changed column has its id, or the negative of its id if it was only added to (`hc.add`). The row
+of such an update holds the sum. With AMOUNTS, which only a workspace on its way to the owner has,
+it holds what is to be added.
 
 Nodes are msgspec structs, because one is made for every commit: 0.2 us, a dataclass takes 0.6.
 
@@ -45,10 +49,13 @@ from halocline.schema.schema import Schema
 _Encoding, _Arrow = msgspec.MsgspecError, pa.ArrowException
 VERSION: Final = 2
 HEAD: Final = Struct("<BBHQIQI")
+FLAGS_AT: Final = 2
 FIRST_ROWID_AT: Final = 16
 """Offset of the first RowID in a node payload."""
 
 ROWS, ARROW = 0, 1
+AMOUNTS: Final = 1
+"""Flag of an Update: columns that are added to hold amounts, not sums."""
 _IPC_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 _THREADS_BYTES_MIN: Final = 256 * 1024
 """Smaller batches are packed and unpacked in this thread: 10 us, where waking Arrow's own threads
@@ -81,7 +88,7 @@ class Append(msgspec.Struct):
 
 
 class Update(msgspec.Struct):
-    """Versions that are succeeded by others; `changed` are column ids."""
+    """Versions that are succeeded by others; `changed` are column ids, negative if added to."""
 
     table_id: int
     targets: Sequence[int] | Int64Array
@@ -92,6 +99,8 @@ class Update(msgspec.Struct):
     run: Run | None = None
     first_rowid: int = 0
     body: bytes = b""
+    amounts: bool = False
+    """Do the rows hold amounts in the columns that are added to? Never in the log."""
 
     @property
     def count(self) -> int:
@@ -126,7 +135,8 @@ def encode_node(node: RowNode, schema: Schema | None) -> tuple[int, bytes]:
     else:
         kind, many = (DML_A if isinstance(node, Append) else DML_U), node.count
         form, body = (ROWS, node.body) if node.body else _rows_body(node, schema)
-    return kind, _pack_head(VERSION, form, 0, node.table_id, 0, 0, many) + body
+    flags = AMOUNTS if isinstance(node, Update) and node.amounts else 0
+    return kind, _pack_head(VERSION, form, flags, node.table_id, 0, 0, many) + body
 
 
 def _rows_body(node: Append | Update, schema: Schema | None) -> tuple[int, bytes]:
@@ -165,23 +175,28 @@ def _delete_body(node: Delete, schema: Schema | None) -> tuple[int, bytes]:
 
 def table_of(payload: bytes | memoryview) -> int:
     """The table a DML node payload speaks of."""
-    return read_head(payload)[1]
+    return read_head(payload, AMOUNTS)[1]
 
 
-def read_head(payload: bytes | memoryview) -> tuple[int, int, int, int]:
-    """(form, table id, first RowID, count)."""
+def read_head(payload: bytes | memoryview, known: int = 0) -> tuple[int, int, int, int]:
+    """(form, table id, first RowID, count); CorruptionError for a flag that is not `known`."""
     if len(payload) < HEAD.size:
         raise CorruptionError("log", "a node is shorter than its head")
     version, form, flags, table_id, schema_version, first, many = _unpack_head(payload)
-    if version != VERSION or flags or schema_version:
+    if version != VERSION or flags & ~known or schema_version:
         reason = f"node version {version}, flags {flags:#x}, schema version {schema_version}"
         raise CorruptionError("log", f"{reason}: not known to this program")
     return form, table_id, first, many
 
 
-def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> RowNode:
-    """The node that was encoded; CorruptionError when the bytes make no sense."""
-    form, table_id, first, many = read_head(payload)
+def decode_node(
+    kind: int, payload: bytes | memoryview, schema: Schema, *, amounts: bool = False
+) -> RowNode:
+    """The node that was encoded; CorruptionError when the bytes make no sense.
+
+    `amounts`: may it be an update that holds amounts?
+    """
+    form, table_id, first, many = read_head(payload, AMOUNTS if amounts and kind == DML_U else 0)
     body = memoryview(payload)[HEAD.size :]
     try:
         if form == ROWS:
@@ -193,6 +208,8 @@ def decode_node(kind: int, payload: bytes | memoryview, schema: Schema) -> RowNo
         found = len(node.targets) if isinstance(node, Delete) else node.count
         if found != many:
             raise ValueError(f"it has {found} rows, not {many}")
+        if isinstance(node, Update):
+            node.amounts = bool(payload[FLAGS_AT])
     except (OSError, TypeError, ValueError, KeyError, StructError, _Encoding, _Arrow) as error:
         raise CorruptionError(
             "log", f"a node of table {table_id} cannot be decoded: {error}"

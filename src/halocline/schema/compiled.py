@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 
 from halocline.errors import SchemaError
 from halocline.schema.domains import Domain
+from halocline.schema.terms import Add, Expr
 from halocline.schema.types import INT_BITS, UTC, kind
 from halocline.schema.values import (
     CheckValue,
@@ -104,7 +105,10 @@ def _full_check(column: ColumnLike, is_key: bool) -> CheckValue:
         try:
             return check(value)
         except Unfit as error:
-            raise SchemaError(error.reason, column=name) from None
+            reason = error.reason
+            if isinstance(value, Add | Expr):
+                reason = f"{value!r} changes a row that is there: it belongs into update"
+            raise SchemaError(reason, column=name) from None
 
     return full
 

@@ -20,8 +20,9 @@ import copy
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite, isinf
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +44,10 @@ from halocline.schema.define import read_definition, read_key, read_stored
 from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
-from halocline.schema.types import INT_BITS, kind
-from halocline.schema.values import CheckValue, show
+from halocline.schema.types import INT_BITS, NUMBERS, kind
+from halocline.schema.values import CheckValue, decimal_context, show
+
+_SUMS: Final = decimal_context(80)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,28 @@ class Schema:
                 return {at: checks[at](value) for at, value in placed.items()}
             checked[at] = checks[at](value)
         return checked
+
+    def amount(self, at: int, amount: Any) -> Any:
+        """What may be added to a column, in its own type; SchemaError when it is no number."""
+        column = self.columns[at]
+        if kind(column.type) not in NUMBERS:
+            reason = f"{type_text(column.type)} is no number: nothing can be added to it"
+            raise SchemaError(reason, column=column.name)
+        checked = self._fast_checks[at](amount)
+        if checked is None:
+            raise SchemaError("hc.add needs a number", column=column.name)
+        return checked
+
+    def plus(self, at: int, value: Any, amount: Any) -> Any:
+        """A number of a column and what is added to it; SchemaError when that does not fit."""
+        if value is None:
+            return None
+        if kind(self._types[at]) == "decimal":
+            return self._fast_checks[at](_SUMS.add(value, amount))
+        total = value + amount
+        if isinstance(total, float) and isinf(total) and isfinite(value) and isfinite(amount):
+            raise SchemaError("the sum is out of range", column=self.names[at])
+        return self._fast_checks[at](total)
 
     @cached_property
     def as_dict(self) -> Callable[[Row], dict[str, Any]]:

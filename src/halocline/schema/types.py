@@ -44,6 +44,8 @@ TIME: Final = pa.time64("us")
 TIMESTAMP: Final = pa.timestamp("us")
 TIMESTAMPTZ: Final = pa.timestamp("us", "UTC")
 
+NUMBERS: Final = frozenset(["int", "float", "decimal"])
+"""Kinds of columns that can be added to."""
 INT_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 _PLAIN: Final = frozenset(

@@ -111,6 +111,8 @@ class Committer:
                         prepared = self._prepare(txn_id, txn, tables)
                     ready = True
                 if ready and not known:
+                    if any(changes.summed for changes in tables.values()):
+                        prepared = self._prepare(txn_id, txn, tables)
                     add_late(prepared, tables)
                     order, commit_ts = self.log_prepared(prepared, txn)
             if known:

@@ -9,6 +9,9 @@ snapshot, seen through the newest version of each key and the tombstone of each 
 | update K       | -         | rebase onto theirs      | conflict              | conflict |
 | delete K       | -         | conflict                | conflict              | conflict |
 
+Columns that both have only added to (`hc.add`) count as other columns: the sum is made at the
+rebase, from the newest row. If that row is in memory, it is made under the commit lock.
+
 An upsert is an insert or an update, whichever it was at the snapshot. Changing a key column is a
 delete plus an insert. Writing an equal value is still a write. docs/isolation.md has every pair.
 
@@ -101,6 +104,10 @@ class FirstWins:
         """Check single rows; False when some have to be rebased."""
         if not self._rebases:
             self._rebases = check_singles(self.changes, self.snapshot, self._gone)
+        if self._rebases and all(map(_is_quick, self._rebases)):
+            # Sums of a hot row: outside, others would add to it again before we are back.
+            self.prepare(0)
+            self.changes.summed = True
         return not self._rebases
 
     def finish(self) -> bool:
@@ -132,6 +139,13 @@ class Rebase(NamedTuple):
     key: Any
 
 
+def _is_quick(step: Rebase) -> bool:
+    """Is it an addition to a row in memory?"""
+    changes = step.changes
+    added = changes.updates[step.target].added
+    return bool(added) and changes.home.row(step.newest) is not None
+
+
 def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = ()) -> list[Rebase]:
     """Check rows that were written one by one. Caller holds the commit lock.
 
@@ -152,7 +166,7 @@ def check_singles(changes: TableChanges, snapshot: int, gone: Container[int] = (
             raise ended(changes, key, tombstone.commit_ts)
     rebases = []
     for rowid, intent in changes.updates.items():
-        newest = follow(changes, rowid, intent.key, intent.changed, state.deletes.find)
+        newest = _newest(changes, rowid, intent, state.deletes.find)
         if newest != rowid:
             rebases.append(Rebase(changes, rowid, newest, intent.key))
     return rebases
@@ -242,7 +256,7 @@ def check_bulk(changes: TableChanges, fates: Fates, since: int) -> list[Rebase]:
             raise ended(changes, changes.deletes[rowid], tombstone.commit_ts)
     rebases = []
     for rowid, intent in changes.updates.items():
-        newest = follow(changes, rowid, intent.key, intent.changed, fates.find)
+        newest = _newest(changes, rowid, intent, fates.find)
         if newest != rowid:
             rebases.append(Rebase(changes, rowid, newest, intent.key))
     return rebases + check_ended(changes, hits, fates.find)
@@ -305,20 +319,40 @@ def _inserted(changes: TableChanges, entry: ObjectEntry) -> Iterator[pa.Table]:
 
 
 def rebase(step: Rebase) -> None:
-    """Put an update onto the newest version: its row, with the columns we changed."""
+    """Put an update onto the newest version: its row, with the columns we changed.
+
+    SchemaError when a sum does not fit its column; nothing has been committed then.
+    """
     changes = step.changes
     intent = changes.updates.pop(step.target)
     row = list(read_row(changes.home, intent.key, step.newest))
     for position in intent.changed:
-        row[position] = intent.row[position]
-    changes.updates[step.newest] = Intent(intent.key, tuple(row), intent.changed)
+        if position in intent.added:
+            row[position] = changes.schema.plus(position, row[position], intent.added[position])
+        else:
+            row[position] = intent.row[position]
+    changes.updates[step.newest] = Intent(intent.key, tuple(row), intent.changed, intent.added)
 
 
-def follow(changes: TableChanges, rowid: int, key: Any, mine: set[int], fate: Fate) -> int:
-    """The newest version behind `rowid`, or ConflictError if our columns met theirs on the way."""
+def follow(
+    changes: TableChanges,
+    rowid: int,
+    key: Any,
+    mine: set[int],
+    fate: Fate,
+    added: Container[int] = (),
+) -> int:
+    """The newest version behind `rowid`, or ConflictError if our columns met theirs on the way.
+
+    Columns that both sides have only added to (`added`; negative in a tombstone) do not meet.
+    """
     columns = changes.schema.columns
-    ids = {columns[position].id for position in mine}
     tombstone = fate(rowid)
+    if tombstone is None:
+        return rowid
+    # An addition meets what others have written, and a plain write their additions as well.
+    ids: set[int] = {columns[position].id for position in mine}
+    ids |= {-columns[position].id for position in mine if position not in added}
     while tombstone is not None:
         if not tombstone.successor:
             reason = "the row was deleted by another transaction"
@@ -329,6 +363,10 @@ def follow(changes: TableChanges, rowid: int, key: Any, mine: set[int], fate: Fa
         rowid = tombstone.successor
         tombstone = fate(rowid)
     return rowid
+
+
+def _newest(changes: TableChanges, rowid: int, intent: Intent, fate: Fate) -> int:
+    return follow(changes, rowid, intent.key, intent.changed, fate, intent.added)
 
 
 def _when(fate: Fate, rowid: int) -> int:

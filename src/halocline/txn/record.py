@@ -28,8 +28,9 @@ from halocline.rows.nodes import (
 )
 from halocline.rows.reshape import Reshape, encode_reshape
 from halocline.rows.tokens import Token
+from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
-from halocline.txn.workspace import Part, TableChanges
+from halocline.txn.workspace import Intent, Part, TableChanges
 
 _ORDER: Final = (Delete, Update, Append)
 ROWID_IN_NODE: Final = NODE.size + FIRST_ROWID_AT
@@ -84,12 +85,13 @@ def prepare(
     """Encode everything that can be known before the commit lock.
 
     Without `beside`, what the owner finds out for itself is left out: a workspace on its way there.
+    It has amounts where the record of a commit has sums.
     """
     found = [changes.reshape() for changes in tables.values()]
     reshapes = [reshape for reshape in found if reshape is not None]
     prepared = begin_record(txn_id, epoch, reshapes, ddl, token)
     for changes in tables.values():
-        prepared.add(nodes_of(changes, bulk_rows), changes.schema)
+        prepared.add(nodes_of(changes, bulk_rows, amounts=not beside), changes.schema)
     for changes in tables.values() if beside else ():
         prepared.add(_nodes_beside_objects(changes), changes.schema)
     return prepared
@@ -110,9 +112,9 @@ def _nodes_beside_objects(changes: TableChanges) -> list[RowNode]:
     return nodes if changes.blind is None else nodes + changes.blind.nodes()
 
 
-def nodes_of(changes: TableChanges, bulk_rows: int) -> list[RowNode]:
+def nodes_of(changes: TableChanges, bulk_rows: int, *, amounts: bool = False) -> list[RowNode]:
     """The nodes of one table: deletes, updates, inserts."""
-    nodes = [*_deletes(changes, bulk_rows), *_updates(changes, bulk_rows)]
+    nodes = [*_deletes(changes, bulk_rows), *_updates(changes, bulk_rows, amounts=amounts)]
     nodes += _inserts(changes, bulk_rows)
     parts = (part for part in changes.parts if len(part))
     nodes += [_part_node(changes.entry.id, part, changes.schema) for part in parts]
@@ -142,25 +144,36 @@ def _deletes(changes: TableChanges, bulk_rows: int) -> Iterator[RowNode]:
         yield Delete(changes.entry.id, rowids, swept.keys)
 
 
-def _updates(changes: TableChanges, bulk_rows: int) -> Iterator[RowNode]:
+def _updates(changes: TableChanges, bulk_rows: int, *, amounts: bool) -> Iterator[RowNode]:
     """One node per set of changed columns: nearly always one."""
-    groups: dict[frozenset[int], list[int]] = {}
+    groups: dict[tuple[frozenset[int], frozenset[int]], list[int]] = {}
     for rowid, intent in changes.updates.items():
-        groups.setdefault(frozenset(intent.changed), []).append(rowid)
-    for changed, targets in groups.items():
-        ids = changes.schema.ids_of(changed)
+        kinds = frozenset(intent.changed), frozenset(intent.added)
+        groups.setdefault(kinds, []).append(rowid)
+    for (changed, added), targets in groups.items():
+        ids = changes.schema.ids_of(changed - added)
+        ids += tuple(-id for id in changes.schema.ids_of(added))
+        with_amounts = amounts and bool(added)
         if len(targets) > bulk_rows:
-            yield _update_run(changes, targets, ids)
+            yield _update_run(changes, targets, ids, amounts=with_amounts)
         else:
-            rows = [changes.updates[rowid].row for rowid in targets]
-            yield Update(changes.entry.id, targets, ids, rows)
+            rows = [_row(changes.updates[rowid], with_amounts) for rowid in targets]
+            yield Update(changes.entry.id, targets, ids, rows, amounts=with_amounts)
 
 
-def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...]) -> Update:
+def _row(intent: Intent, amounts: bool) -> Row:
+    if not amounts:
+        return intent.row
+    return tuple(intent.added.get(at, value) for at, value in enumerate(intent.row))
+
+
+def _update_run(
+    changes: TableChanges, targets: list[int], ids: tuple[int, ...], *, amounts: bool
+) -> Update:
     schema = changes.schema
     targets.sort()
     intents = [changes.updates[rowid] for rowid in targets]
-    table = schema.to_table([intent.row for intent in intents])
+    table = schema.to_table([_row(intent, amounts) for intent in intents])
     return Update(
         changes.entry.id,
         np.array(targets, dtype=np.int64),
@@ -168,6 +181,7 @@ def _update_run(changes: TableChanges, targets: list[int], ids: tuple[int, ...])
         table=table,
         keys=[intent.key for intent in intents],
         run=key_run(table, schema),
+        amounts=amounts,
     )
 
 

@@ -203,6 +203,13 @@ class Fates:
 
 def read_row(state: TableState, key: Any, rowid: int) -> Row:
     """The row of a version, wherever it is. An open transaction may need it, so it is somewhere."""
+    row = find_version(state, key, rowid)
+    assert row is not None, "a version that an open transaction may need is gone"
+    return row
+
+
+def find_version(state: TableState, key: Any, rowid: int) -> Row | None:
+    """The row of a version, wherever it is; None when it is gone."""
     while True:
         row = state.row(rowid)
         if row is not None:
@@ -214,7 +221,8 @@ def read_row(state: TableState, key: Any, rowid: int) -> Row:
                 found = _row_in(state, entry, key, rowid)
                 if found is not None:
                     return found
-        assert state.shape.tier is not tier, "a version that an open transaction may need is gone"
+        if state.shape.tier is tier:
+            return None
 
 
 def _row_in(state: TableState, entry: ObjectEntry, key: Any, rowid: int) -> Row | None:

@@ -50,6 +50,7 @@ from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.reads import changed_between, told_by
+from halocline.txn.setting import constants, read_setting
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
@@ -151,7 +152,7 @@ class Transaction:
     ) -> int:
         """Update one row by key (NotFoundError when absent), or all rows `where` holds.
 
-        Returns the number of rows updated.
+        A value is a constant, `hc.add(1)` or `hc.expr("n * 2")`. Returns how many were updated.
         """
         if self._own is None and self._writable and where is None and type(values) is dict:
             state = self._core.state_of(table, self.snapshot)
@@ -166,15 +167,15 @@ class Transaction:
             raise UsageError("update needs a non-empty dict of column -> value")
         if not self._may_write():
             return 0
-        checked = changes.schema.partial(given)
+        setting = read_setting(changes.schema, given)
         if where is not None:
             from halocline.txn.where import update_where  # with it comes the parser of SQL
 
             self._note(changes.state, whole=True)
-            return update_where(self._core, changes, where, params, checked, self.snapshot)
+            return update_where(self._core, changes, where, params, setting, self.snapshot)
         plain = changes.schema.key(key)
         with self._reading(changes.state, [plain]):
-            write.update_key(changes, plain, checked, self.snapshot)
+            write.update_key(self._core, changes, plain, setting, self.snapshot)
         return 1
 
     def delete(
@@ -255,7 +256,7 @@ class Transaction:
         schema = view.state.schema
         plain = schema.key(key)
         self._note(view.state, keys=[plain])
-        row, _ = view.see(plain)
+        row, _ = view.shown([plain]).see(plain)
         return None if row is None else schema.as_dict(row)
 
     def get_many(
@@ -281,7 +282,7 @@ class Transaction:
         schema = _keyed(view.state).schema
         plain = [schema.key(key) for key in keys]
         self._note(view.state, keys=plain)
-        return view.rows_of(plain)
+        return view.shown(plain).rows_of(plain)
 
     def range(
         self,
@@ -300,7 +301,7 @@ class Transaction:
         high = None if high is None else schema.key(high)
         if self.serializable:
             self.workspace.reads_of(view.state).ranges.append((low, high))
-        return view.between(low, high, reverse=reverse, limit=limit)
+        return view.shown().between(low, high, reverse=reverse, limit=limit)
 
     def scan(
         self,
@@ -387,7 +388,7 @@ class Transaction:
         """A table as this transaction sees it, about to be read as a whole."""
         view = self._view(name)
         self._note(view.state, whole=True)
-        return view
+        return view.shown()
 
     def changes_of(self, name: str) -> TableChanges:
         """What this transaction does to a table, by any spelling of its name, to be written."""
@@ -682,8 +683,8 @@ class Transaction:
             _, _, rowid, old = seen  # read, modify, write: the row is still at hand
         else:
             rowid, old = find_row(state, key, self.snapshot) or (0, None)
-        checked = schema.partial(values)
-        if old is None or not schema.key_set.isdisjoint(checked):
+        checked = constants(schema, values)
+        if old is None or checked is None or not schema.key_set.isdisjoint(checked):
             return False
         row = list(old)
         for position, value in checked.items():

@@ -7,7 +7,7 @@ where --matching--> rows with their ids --few--> one by one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from halocline.rows.members import is_among
 from halocline.schema.batches import Int64Array
 from halocline.txn import write
 from halocline.txn.core import Core
+from halocline.txn.setting import Setting, work_out_table
 from halocline.txn.workspace import TableChanges
 
 
@@ -27,32 +28,41 @@ def update_where(
     changes: TableChanges,
     where: str,
     params: Sequence[Any] | None,
-    values: Mapping[int, Any],
+    setting: Setting,
     snapshot: int,
 ) -> int:
-    """Set columns to constants in all rows that match."""
-    found = matching(core.duck, changes.view(snapshot), where, params)
+    """Set columns in all rows that match."""
+    found = matching(core.duck, changes.view(snapshot).shown(), where, params)
     schema = changes.schema
-    touches_key = not schema.key_set.isdisjoint(values)
+    touches_key = not schema.key_set.isdisjoint(setting.values)
     bulk, single = _split_bulk(core, changes, found, touches_key=touches_key)
     rest = list(
         zip(_ids(single).tolist(), schema.from_table(single.drop_columns(ROWID)), strict=True)
     )
-    if touches_key:
-        write.move_rows(changes, rest, values, snapshot)
-        return len(rest)
-    if bulk is not None:
-        fresh = {
-            schema.names[position]: _repeat(value, schema.arrow.field(position).type, bulk.num_rows)
-            for position, value in values.items()
-        }
-        base = bulk.drop_columns(ROWID)
-        write.add_update_part(core, changes, base, _ids(bulk), pa.table(fresh), list(values))
-    # After the part, which may have to write files: from here on nothing can fail.
-    for row_id, row in rest:
-        key = None if changes.state.key_of is None else changes.state.key_of(row)
-        write.update_row(changes, row_id, key, row, dict(values), snapshot)
+    with changes.all_or_nothing():
+        if bulk is not None:
+            base = bulk.drop_columns(ROWID)
+            fresh = _columns(core, changes, setting, base)
+            places = [schema.position(name) for name in fresh]
+            write.add_update_part(core, changes, base, _ids(bulk), pa.table(fresh), places)
+        write.update_rows(core, changes, rest, setting, snapshot)
     return int(found.num_rows)
+
+
+def _columns(
+    core: Core, changes: TableChanges, setting: Setting, base: pa.Table
+) -> dict[str, pa.ChunkedArray]:
+    """The columns that are set, and those that count as written, for many rows."""
+    schema = changes.schema
+    fresh = {
+        schema.names[at]: _repeat(value, schema.arrow.field(at).type, base.num_rows)
+        for at, value in setting.values.items()
+    }
+    if not setting.is_constant:
+        columns, reads = work_out_table(core.duck, schema, changes.entry.name, setting, base)
+        fresh = {schema.names[at]: base.column(schema.names[at]) for at in reads} | fresh
+        fresh |= {schema.names[at]: column for at, column in columns.items()}
+    return fresh
 
 
 def _repeat(value: Any, kind: pa.DataType, count: int) -> pa.Array:
@@ -70,7 +80,7 @@ def delete_where(
 ) -> int:
     """End all rows that match."""
     names = changes.schema.primary_key
-    found = matching(core.duck, changes.view(snapshot), where, params, names)
+    found = matching(core.duck, changes.view(snapshot).shown(), where, params, names)
     bulk, rest = _split_bulk(core, changes, found, touches_key=False)
     if bulk is not None:
         write.add_delete_part(core, changes, bulk.drop_columns(ROWID), _ids(bulk))

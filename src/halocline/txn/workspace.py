@@ -29,7 +29,7 @@ conflicts (conflict.py), bytes (record.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl
+from halocline.errors import SchemaError
 from halocline.log.record import Serial
 from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
@@ -62,12 +63,31 @@ tuple: a NamedTuple costs 0.25 us more."""
 class Intent:
     """A committed row that shall be updated: its successor and the positions that changed."""
 
-    __slots__ = ("changed", "key", "row")
+    __slots__ = ("added", "changed", "key", "row")
 
-    def __init__(self, key: Any, row: Row, changed: set[int]) -> None:
+    def __init__(
+        self, key: Any, row: Row, changed: set[int], added: Mapping[int, Any] | None = None
+    ) -> None:
         self.key = key
         self.row = row
         self.changed = changed
+        self.added = {} if added is None else dict(added)
+        """Of the positions that changed, those that are only added to, and what is added."""
+
+    def join(self, row: Row, changed: set[int], added: Mapping[int, Any], schema: Schema) -> None:
+        """Another update of the same row. What was written stays written; amounts add up."""
+        together = {at: amount for at, amount in self.added.items() if at not in changed}
+        for at, amount in added.items():
+            if at in self.added:
+                try:
+                    together[at] = schema.plus(at, self.added[at], amount)
+                except SchemaError:
+                    pass  # no amount of this type: a plain write of the sum that it has made
+            elif at not in self.changed:
+                together[at] = amount
+        self.added = together
+        self.row = row
+        self.changed |= changed
 
 
 class Sweep(NamedTuple):
@@ -151,6 +171,7 @@ class TableChanges:
         "rows",
         "schema",
         "state",
+        "summed",
         "sweep",
         "truncated",
         "updates",
@@ -171,6 +192,8 @@ class TableChanges:
         """Set by jobs that decide at their commit what becomes of their keys."""
         self.truncated = False
         self.sweep: Sweep | None = None
+        self.summed = False
+        """Were sums made under the commit lock, after the record was?"""
         self._next_id = -1
 
     def __bool__(self) -> bool:
@@ -206,14 +229,23 @@ class TableChanges:
         (part,) = [p for p in self.parts if p.is_insert and 0 <= p.first_id - row_id < p.count]
         part.dropped.add(part.first_id - row_id)
 
-    def update(self, rowid: int, key: Any, row: Row, changed: set[int]) -> None:
-        """A committed row gets a successor; a second update of it joins the first."""
+    def update(
+        self,
+        rowid: int,
+        key: Any,
+        row: Row,
+        changed: set[int],
+        added: Mapping[int, Any] | None = None,
+    ) -> None:
+        """A committed row gets a successor; a second update of it joins the first.
+
+        `added`: those of the changed columns that are only added to, and what is added.
+        """
         intent = self.updates.get(rowid)
         if intent is None:
-            self.updates[rowid] = Intent(key, row, changed)
+            self.updates[rowid] = Intent(key, row, changed, added)
         else:
-            intent.row = row
-            intent.changed |= changed
+            intent.join(row, changed, added or {}, self.schema)
         if key is not None:
             self.own[key] = rowid
 
@@ -275,6 +307,16 @@ class TableChanges:
                 if not self.ends(rowid):
                     return row, rowid
         return None
+
+    def show(self, keys: Iterable[Any] | None = None) -> None:
+        """The caller is about to see these rows, or all: sums in them become plain writes."""
+        if keys is None:
+            shown = list(self.updates.values())
+        else:
+            found = (self.own.get(key, 0) for key in keys)
+            shown = [self.updates[row_id] for row_id in found if row_id in self.updates]
+        for intent in shown:
+            intent.added.clear()
 
     def data(self) -> Sequence[ObjectEntry]:
         """Objects with rows that were written."""

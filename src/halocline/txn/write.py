@@ -24,6 +24,7 @@ from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
 from halocline.txn import bulk, bulk_ends
 from halocline.txn.core import Core
+from halocline.txn.setting import Outcome, Setting, work_out
 from halocline.txn.taken_keys import SortedKeys, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 
@@ -230,22 +231,39 @@ def add_delete_part(core: Core, changes: TableChanges, rows: pa.Table, targets: 
         bulk_ends.delete(core.writing, changes, rows, targets)
 
 
-def update_key(changes: TableChanges, key: Any, values: dict[int, Any], snapshot: int) -> None:
-    """Update one row by its key; values are checked and by position."""
+def update_key(
+    core: Core, changes: TableChanges, key: Any, setting: Setting, snapshot: int
+) -> None:
+    """Update one row by its key."""
     old, row_id = changes.view(snapshot).see(key)
     if old is None:
         raise NotFoundError("row", key, hint=f"no such key in table {changes.entry.name!r}")
-    update_row(changes, row_id, key, old, values, snapshot)
+    update_rows(core, changes, [(row_id, old)], setting, snapshot)
 
 
-def update_row(
-    changes: TableChanges, row_id: int, key: Any, old: Row, values: dict[int, Any], snapshot: int
+def update_rows(
+    core: Core,
+    changes: TableChanges,
+    rows: Sequence[tuple[int, Row]],
+    setting: Setting,
+    snapshot: int,
 ) -> None:
-    """Update a visible row; a change of its key becomes delete + insert."""
-    if changes.state.key_of is not None and not changes.schema.key_set.isdisjoint(values):
-        move_rows(changes, [(row_id, old)], values, snapshot)
+    """Update visible rows one by one; a change of their keys becomes delete + insert."""
+    schema, key_of = changes.schema, changes.state.key_of
+    if setting.is_constant:
+        outcomes = [Outcome(setting.values)] * len(rows)
+    else:
+        given = [old for _, old in rows]
+        outcomes = work_out(core.duck, schema, changes.entry.name, setting, given)
+    if key_of is not None and not schema.key_set.isdisjoint(setting.values):
+        together = zip(rows, outcomes, strict=True)
+        moved = [(row_id, old, _with(old, one.values)) for (row_id, old), one in together]
+        move_rows(changes, moved, set(setting.names) - schema.key_set, snapshot)
         return
-    replace(changes, row_id, key, _with(old, values), set(values))
+    for (row_id, old), (values, reads) in zip(rows, outcomes, strict=True):
+        key = None if key_of is None else key_of(old)
+        row, changed = _with(old, values), {*values, *reads}
+        replace(changes, row_id, key, row, changed, setting.amounts)
 
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
@@ -294,7 +312,14 @@ def _delete_unwritten(core: Core, changes: TableChanges, keys: pa.Table, snapsho
     return len(known)
 
 
-def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
+def replace(
+    changes: TableChanges,
+    row_id: int,
+    key: Any,
+    row: Row,
+    changed: set[int],
+    added: Mapping[int, Any] | None = None,
+) -> None:
     """Put a new row in the place of a visible one with the same key."""
     if row_id < 0:
         changes.take_back(row_id, key)
@@ -302,7 +327,10 @@ def replace(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set
     elif changes.objects is not None and changes.objects.owns(row_id):
         _replace_own(changes, row_id, key, row, changed)
     else:
-        changes.update(row_id, key, row, changed | changes.leave(row_id))
+        written = changes.leave(row_id)
+        if added and written:  # what a bulk change has written is not only added to
+            added = {at: amount for at, amount in added.items() if at not in written}
+        changes.update(row_id, key, row, changed | written, added)
 
 
 def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
@@ -332,14 +360,13 @@ def remove(changes: TableChanges, row_id: int, key: Any) -> None:
 
 
 def move_rows(
-    changes: TableChanges, rows: Sequence[tuple[int, Row]], values: Mapping[int, Any], snapshot: int
+    changes: TableChanges, rows: Sequence[tuple[int, Row, Row]], changed: set[int], snapshot: int
 ) -> None:
-    """Update visible rows in their key columns: judged by the final picture, then applied."""
+    """Update visible rows (id, old, new) in their keys: judged by the final picture, then done."""
     key_of = changes.state.key_of
     assert key_of is not None
     steps = []
-    for row_id, old in rows:
-        row = _with(old, values)
+    for row_id, old, row in rows:
         changes.schema.check_key(key_of(row))
         steps.append((row_id, key_of(old), key_of(row), row))
     fresh = [step[2] for step in steps]
@@ -350,10 +377,9 @@ def move_rows(
     if repeated or taken:
         raise DuplicateKeyError(changes.entry.name, repeated or taken)
     moving = [step for step in steps if step[1] != step[2]]
-    changed = set(values) - changes.schema.key_set
     for row_id, key, new_key, row in steps:
         if key == new_key:
-            replace(changes, row_id, key, row, changed)
+            replace(changes, row_id, key, row, set(changed))
     for row_id, key, _, _ in moving:
         remove(changes, row_id, key)
     for _, _, new_key, row in moving:

@@ -1,0 +1,172 @@
+"""Settings: what an update makes of a row, from constants, amounts and expressions.
+
+    {"stock": hc.add(-1), "note": "sold"} --read_setting--> Setting --work_out--> values of each row
+
+The sum that an amount gives is only a forecast: it is made again, from the newest row, when others
+have added to the same number meanwhile (conflict.py). An expression is worked out once, over the
+row that the transaction sees, so the columns that it reads count as written.
+
+Many rows at once (where.py) are worked out by DuckDB, amounts too, and are then plain writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from halocline.errors import SchemaError, UsageError
+from halocline.read.duck import Duck
+from halocline.schema import convert
+from halocline.schema.compiled import Row
+from halocline.schema.schema import Schema
+from halocline.schema.terms import Add, Expr
+from halocline.schema.types import kind
+
+_SQL_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+}
+_SIZED: Final = {
+    ("int", 8): "TINYINT",
+    ("int", 16): "SMALLINT",
+    ("int", 32): "INTEGER",
+    ("int", 64): "BIGINT",
+    ("float", 32): "REAL",
+    ("float", 64): "DOUBLE",
+}
+
+
+class Setting(NamedTuple):
+    """Column positions and what becomes of them."""
+
+    values: dict[int, Any]
+    """Constants, checked."""
+    amounts: dict[int, Any]
+    """What is added, in the type of the column."""
+    exprs: dict[int, Expr]
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.amounts and not self.exprs
+
+    @property
+    def names(self) -> list[int]:
+        """Every position that is set."""
+        return [*self.values, *self.amounts, *self.exprs]
+
+
+class Outcome(NamedTuple):
+    """What an update makes of one row."""
+
+    values: dict[int, Any]
+    """Of the columns that it sets."""
+    reads: frozenset[int] = frozenset()
+    """Columns that count as written because an expression has read them."""
+
+
+def constants(schema: Schema, given: Mapping[str, Any]) -> dict[int, Any] | None:
+    """Check values that are constants, as nearly all are; None when one of them is a term."""
+    try:
+        return schema.partial(given)
+    except SchemaError:
+        if _has_terms(given):
+            return None
+        raise
+
+
+def _has_terms(given: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, (Add, Expr)) for value in given.values())
+
+
+def read_setting(schema: Schema, given: Mapping[str, Any]) -> Setting:
+    """Check what an update was given; SchemaError names the column that does not fit."""
+    checked = constants(schema, given)
+    if checked is not None:
+        return Setting(checked, {}, {})
+    plain = {name: value for name, value in given.items() if not isinstance(value, (Add, Expr))}
+    setting = Setting(schema.partial(plain), {}, {})
+    for name, term in given.items():
+        if name in plain:
+            continue
+        at = schema.position(name)
+        if at in setting.values or at in setting.amounts or at in setting.exprs:
+            raise SchemaError("is named twice", column=schema.names[at])
+        if at in schema.key_set:
+            raise SchemaError(f"{term!r} cannot change a key column", column=schema.names[at])
+        if isinstance(term, Add):
+            setting.amounts[at] = schema.amount(at, term.amount)
+        else:
+            setting.exprs[at] = term
+    return setting
+
+
+def work_out(
+    duck: Duck, schema: Schema, table: str, setting: Setting, rows: Sequence[Row]
+) -> list[Outcome]:
+    """What becomes of each of these rows."""
+    computed: dict[int, pa.ChunkedArray] = {}
+    reads: frozenset[int] = frozenset()
+    if setting.exprs and rows:
+        computed, reads = work_out_table(
+            duck, schema, table, Setting({}, {}, setting.exprs), schema.to_table(rows)
+        )
+    columns = {at: column.to_pylist() for at, column in computed.items()}
+    outcomes = []
+    for place, row in enumerate(rows):
+        values = dict(setting.values)
+        for at, amount in setting.amounts.items():
+            values[at] = schema.plus(at, row[at], amount)
+        for at, results in columns.items():
+            values[at] = results[place]
+        outcomes.append(Outcome(values, reads))
+    return outcomes
+
+
+def work_out_table(
+    duck: Duck, schema: Schema, table: str, setting: Setting, rows: pa.Table
+) -> tuple[dict[int, pa.ChunkedArray], frozenset[int]]:
+    """Columns that amounts and expressions make of many rows, and the positions that were read."""
+    from halocline.read.source import quote
+    from halocline.read.statement import check_params, parse_expression
+
+    terms = dict(setting.exprs)
+    for at, amount in setting.amounts.items():
+        terms[at] = Expr(f"{quote(schema.names[at])} + ?", [amount])
+    texts: list[str] = []
+    params: list[Any] = []
+    reads: set[int] = set()
+    for at, term in terms.items():
+        text, names = parse_expression(term.text, schema, table)
+        reads.update(schema.position(name) for name in names)
+        params += check_params(term.params)
+        texts.append(f"{_cast(text, schema.columns[at].type)} as c{at}")
+    place = pa.array(np.arange(rows.num_rows, dtype=np.int64))
+    view = rows.select(list(schema.names)).append_column("_place", place)
+    query = f"select {', '.join(texts)} from _view order by _place"
+    try:
+        found = duck.query(query, params, {"_view": view})
+    except UsageError as error:
+        raise UsageError(str(error).partition("\n")[0]) from error  # without the text of our query
+    given = {at: found.schema.get_field_index(f"c{at}") for at in terms}
+    fitting = convert.conform(found, schema.columns, schema.arrow, given, absent=False)
+    columns = {at: fitting.column(schema.names[at]) for at in terms}
+    return columns, frozenset(reads) - schema.key_set
+
+
+def _cast(text: str, type: Any) -> str:
+    """The expression in the type of its column, rounded as SQL does. Nested values stay as is."""
+    family = kind(type)
+    if family == "decimal":
+        return f"cast({text} as DECIMAL({type.precision:d},{type.scale:d}))"
+    name = _SQL_TYPES.get(family) or (
+        _SIZED[family, type.bit_width] if family in ("int", "float") else ""
+    )
+    return f"cast({text} as {name})" if name else text
