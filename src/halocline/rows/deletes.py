@@ -4,9 +4,10 @@
     runs    the same as arrays sorted by RowID                     bulk commits, linked in O(1)
 
 A tombstone has five fields everywhere, in memory, log and objects: RowID, primary key, commit_ts,
-successor RowID (0 when the row was deleted) and the ids of the columns that changed. Successor and
-columns are what lets two writers of different columns of one row both commit: the second
-walks to the successor and is rebased onto it if the columns do not meet.
+successor RowID (0 when the row was deleted) and the ids of the columns that changed, negative for
+those that were only added to. Successor and columns are what lets two writers of different columns
+of one row both commit: the second walks to the successor and is rebased onto it if the columns do
+not meet.
 
 Invariants
 - The earliest tombstone of a RowID counts. It has only one, but for blind jobs (txn/blind.py): they
