@@ -245,9 +245,9 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(
         with pytest.raises(error, match=text):
             txn.update("t", where="id = 1", set=setting)
         assert txn.get("t", 1)["n"] == 10
-    for wrong in (lambda: hc.add(None), lambda: hc.expr(""), lambda: hc.expr(3)):  # type: ignore[arg-type]
+    for make, wrong in ((hc.add, None), (hc.expr, ""), (hc.expr, 3)):
         with pytest.raises(UsageError):
-            wrong()
+            make(wrong)
 
 
 @pytest.mark.parametrize("term", [hc.add(1), hc.expr("n + 1")])
