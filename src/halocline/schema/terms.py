@@ -5,7 +5,7 @@
 `add` names an amount, so that two transactions can add to one number and both commit. `expr` is an
 SQL expression over the row. Any other value is a constant, text included.
 
-Not here: how a term is worked out (txn/setting.py).
+Not here: how a term is worked out (txn/assignment.py).
 """
 
 from __future__ import annotations

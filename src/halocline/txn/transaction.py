@@ -46,11 +46,11 @@ from halocline.rows.tokens import Token
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn import write
+from halocline.txn.assignment import constants, read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.reads import changed_between, told_by
-from halocline.txn.setting import constants, read_setting
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
@@ -63,7 +63,7 @@ class Transaction:
     """Reads at one snapshot and private writes until commit."""
 
     # Nearly every transaction is short, so what it rarely needs is a class attribute until it does:
-    # setting all attributes at begin would cost 0.6 us of the 9 a small commit may take.
+    # assignment all attributes at begin would cost 0.6 us of the 9 a small commit may take.
     commit_ts: int | None = None
     """The timestamp of the commit; None while open and when nothing was written."""
     already_committed = False
@@ -167,15 +167,15 @@ class Transaction:
             raise UsageError("update needs a non-empty dict of column -> value")
         if not self._may_write():
             return 0
-        setting = read_setting(changes.schema, given)
+        assignment = read_assignment(changes.schema, given)
         if where is not None:
             from halocline.txn.where import update_where  # with it comes the parser of SQL
 
             self._note(changes.state, whole=True)
-            return update_where(self._core, changes, where, params, setting, self.snapshot)
+            return update_where(self._core, changes, where, params, assignment, self.snapshot)
         plain = changes.schema.key(key)
         with self._reading(changes.state, [plain]):
-            write.update_key(self._core, changes, plain, setting, self.snapshot)
+            write.update_key(self._core, changes, plain, assignment, self.snapshot)
         return 1
 
     def delete(

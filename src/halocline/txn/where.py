@@ -18,8 +18,8 @@ from halocline.read.query import matching
 from halocline.rows.members import is_among
 from halocline.schema.batches import Int64Array
 from halocline.txn import write
+from halocline.txn.assignment import Assignment, work_out_table
 from halocline.txn.core import Core
-from halocline.txn.setting import Setting, work_out_table
 from halocline.txn.workspace import TableChanges
 
 
@@ -28,13 +28,13 @@ def update_where(
     changes: TableChanges,
     where: str,
     params: Sequence[Any] | None,
-    setting: Setting,
+    assignment: Assignment,
     snapshot: int,
 ) -> int:
     """Set columns in all rows that match."""
     found = matching(core.duck, changes.view(snapshot).shown(), where, params)
     schema = changes.schema
-    touches_key = not schema.key_set.isdisjoint(setting.values)
+    touches_key = not schema.key_set.isdisjoint(assignment.values)
     bulk, single = _split_bulk(core, changes, found, touches_key=touches_key)
     rest = list(
         zip(_ids(single).tolist(), schema.from_table(single.drop_columns(ROWID)), strict=True)
@@ -42,24 +42,24 @@ def update_where(
     with changes.all_or_nothing():
         if bulk is not None:
             base = bulk.drop_columns(ROWID)
-            fresh = _columns(core, changes, setting, base)
+            fresh = _columns(core, changes, assignment, base)
             places = [schema.position(name) for name in fresh]
             write.add_update_part(core, changes, base, _ids(bulk), pa.table(fresh), places)
-        write.update_rows(core, changes, rest, setting, snapshot)
+        write.update_rows(core, changes, rest, assignment, snapshot)
     return int(found.num_rows)
 
 
 def _columns(
-    core: Core, changes: TableChanges, setting: Setting, base: pa.Table
+    core: Core, changes: TableChanges, assignment: Assignment, base: pa.Table
 ) -> dict[str, pa.ChunkedArray]:
     """The columns that are set, and those that count as written, for many rows."""
     schema = changes.schema
     fresh = {
         schema.names[at]: _repeat(value, schema.arrow.field(at).type, base.num_rows)
-        for at, value in setting.values.items()
+        for at, value in assignment.values.items()
     }
-    if not setting.is_constant:
-        columns, reads = work_out_table(core.duck, schema, changes.entry.name, setting, base)
+    if not assignment.is_constant:
+        columns, reads = work_out_table(core.duck, schema, changes.entry.name, assignment, base)
         fresh = {schema.names[at]: base.column(schema.names[at]) for at in reads} | fresh
         fresh |= {schema.names[at]: column for at, column in columns.items()}
     return fresh

@@ -23,8 +23,8 @@ from halocline.schema import convert
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
 from halocline.txn import bulk, bulk_ends
+from halocline.txn.assignment import Assignment, NewValues, work_out
 from halocline.txn.core import Core
-from halocline.txn.setting import Outcome, Setting, work_out
 from halocline.txn.taken_keys import SortedKeys, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 
@@ -232,38 +232,38 @@ def add_delete_part(core: Core, changes: TableChanges, rows: pa.Table, targets: 
 
 
 def update_key(
-    core: Core, changes: TableChanges, key: Any, setting: Setting, snapshot: int
+    core: Core, changes: TableChanges, key: Any, assignment: Assignment, snapshot: int
 ) -> None:
     """Update one row by its key."""
     old, row_id = changes.view(snapshot).see(key)
     if old is None:
         raise NotFoundError("row", key, hint=f"no such key in table {changes.entry.name!r}")
-    update_rows(core, changes, [(row_id, old)], setting, snapshot)
+    update_rows(core, changes, [(row_id, old)], assignment, snapshot)
 
 
 def update_rows(
     core: Core,
     changes: TableChanges,
     rows: Sequence[tuple[int, Row]],
-    setting: Setting,
+    assignment: Assignment,
     snapshot: int,
 ) -> None:
     """Update visible rows one by one; a change of their keys becomes delete + insert."""
     schema, key_of = changes.schema, changes.state.key_of
-    if setting.is_constant:
-        outcomes = [Outcome(setting.values)] * len(rows)
+    if assignment.is_constant:
+        results = [NewValues(assignment.values)] * len(rows)
     else:
         given = [old for _, old in rows]
-        outcomes = work_out(core.duck, schema, changes.entry.name, setting, given)
-    if key_of is not None and not schema.key_set.isdisjoint(setting.values):
-        together = zip(rows, outcomes, strict=True)
+        results = work_out(core.duck, schema, changes.entry.name, assignment, given)
+    if key_of is not None and not schema.key_set.isdisjoint(assignment.values):
+        together = zip(rows, results, strict=True)
         moved = [(row_id, old, _with(old, one.values)) for (row_id, old), one in together]
-        move_rows(changes, moved, set(setting.names) - schema.key_set, snapshot)
+        move_rows(changes, moved, set(assignment.names) - schema.key_set, snapshot)
         return
-    for (row_id, old), (values, reads) in zip(rows, outcomes, strict=True):
+    for (row_id, old), (values, reads) in zip(rows, results, strict=True):
         key = None if key_of is None else key_of(old)
         row, changed = _with(old, values), {*values, *reads}
-        replace(changes, row_id, key, row, changed, setting.amounts)
+        replace(changes, row_id, key, row, changed, assignment.amounts)
 
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:

@@ -1,6 +1,6 @@
-"""Settings: what an update makes of a row, from constants, amounts and expressions.
+"""Assignments: what an update makes of a row, from constants, amounts and expressions.
 
-    {"stock": hc.add(-1), "note": "sold"} --read_setting--> Setting --work_out--> values of each row
+    {"stock": hc.add(-1)} --read_assignment--> Assignment --work_out--> values of each row
 
 The sum that an amount gives is only a forecast: it is made again, from the newest row, when others
 have added to the same number meanwhile (conflict.py). An expression is worked out once, over the
@@ -20,6 +20,7 @@ import pyarrow as pa
 from halocline.errors import SchemaError, UsageError
 from halocline.read.duck import Duck
 from halocline.schema import convert
+from halocline.schema.batches import column_values
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.schema.terms import Add, Expr
@@ -44,7 +45,7 @@ _SIZED: Final = {
 }
 
 
-class Setting(NamedTuple):
+class Assignment(NamedTuple):
     """Column positions and what becomes of them."""
 
     values: dict[int, Any]
@@ -63,7 +64,7 @@ class Setting(NamedTuple):
         return [*self.values, *self.amounts, *self.exprs]
 
 
-class Outcome(NamedTuple):
+class NewValues(NamedTuple):
     """What an update makes of one row."""
 
     values: dict[int, Any]
@@ -86,59 +87,62 @@ def _has_terms(given: Mapping[str, Any]) -> bool:
     return any(isinstance(value, (Add, Expr)) for value in given.values())
 
 
-def read_setting(schema: Schema, given: Mapping[str, Any]) -> Setting:
+def read_assignment(schema: Schema, given: Mapping[str, Any]) -> Assignment:
     """Check what an update was given; SchemaError names the column that does not fit."""
     checked = constants(schema, given)
     if checked is not None:
-        return Setting(checked, {}, {})
+        return Assignment(checked, {}, {})
     plain = {name: value for name, value in given.items() if not isinstance(value, (Add, Expr))}
-    setting = Setting(schema.partial(plain), {}, {})
+    assignment = Assignment(schema.partial(plain), {}, {})
     for name, term in given.items():
         if name in plain:
             continue
         at = schema.position(name)
-        if at in setting.values or at in setting.amounts or at in setting.exprs:
+        if at in assignment.values or at in assignment.amounts or at in assignment.exprs:
             raise SchemaError("is named twice", column=schema.names[at])
         if at in schema.key_set:
             raise SchemaError(f"{term!r} cannot change a key column", column=schema.names[at])
         if isinstance(term, Add):
-            setting.amounts[at] = schema.amount(at, term.amount)
+            assignment.amounts[at] = schema.amount(at, term.amount)
         else:
-            setting.exprs[at] = term
-    return setting
+            assignment.exprs[at] = term
+    return assignment
 
 
 def work_out(
-    duck: Duck, schema: Schema, table: str, setting: Setting, rows: Sequence[Row]
-) -> list[Outcome]:
+    duck: Duck, schema: Schema, table: str, assignment: Assignment, rows: Sequence[Row]
+) -> list[NewValues]:
     """What becomes of each of these rows."""
     computed: dict[int, pa.ChunkedArray] = {}
     reads: frozenset[int] = frozenset()
-    if setting.exprs and rows:
+    if assignment.exprs and rows:
         computed, reads = work_out_table(
-            duck, schema, table, Setting({}, {}, setting.exprs), schema.to_table(rows)
+            duck, schema, table, Assignment({}, {}, assignment.exprs), schema.to_table(rows)
         )
-    columns = {at: column.to_pylist() for at, column in computed.items()}
-    outcomes = []
+    columns = {
+        at: [value for chunk in column.chunks for value in column_values(chunk)]
+        for at, column in computed.items()
+    }
+    found = []
     for place, row in enumerate(rows):
-        values = dict(setting.values)
-        for at, amount in setting.amounts.items():
+        values = dict(assignment.values)
+        for at, amount in assignment.amounts.items():
             values[at] = schema.plus(at, row[at], amount)
-        for at, results in columns.items():
-            values[at] = results[place]
-        outcomes.append(Outcome(values, reads))
-    return outcomes
+        for at, column in columns.items():
+            values[at] = column[place]
+        found.append(NewValues(values, reads))
+    return found
 
 
 def work_out_table(
-    duck: Duck, schema: Schema, table: str, setting: Setting, rows: pa.Table
+    duck: Duck, schema: Schema, table: str, assignment: Assignment, rows: pa.Table
 ) -> tuple[dict[int, pa.ChunkedArray], frozenset[int]]:
     """Columns that amounts and expressions make of many rows, and the positions that were read."""
     from halocline.read.source import quote
     from halocline.read.statement import check_params, parse_expression
 
-    terms = dict(setting.exprs)
-    for at, amount in setting.amounts.items():
+    terms = dict(assignment.exprs)
+    for at, amount in assignment.amounts.items():
         terms[at] = Expr(f"{quote(schema.names[at])} + ?", [amount])
     texts: list[str] = []
     params: list[Any] = []
