@@ -69,6 +69,7 @@ class Collector:
         self._files = files
         self._drop_log = drop_log
         """Deletes log files behind the checkpoint; returns how many."""
+        self._opened = (core.engine.wall_us or core.clock.wall_us(), core.clock.monotonic())
         self._turn = Lock()
         self._all_pinned = False
         self._next_step = self._next_sweep = 0.0
@@ -137,7 +138,7 @@ class Collector:
         with committer.lock:
             engine.times = engine.times.since(bound)
         token_us = int(parse_duration(engine.options.token_retention) * 1e6)
-        tokens = engine.tokens.expire(now_us - token_us)
+        tokens = engine.tokens.expire(self._surely_us(now_us) - token_us)
         give_up(committer, ())
         end_lapsed_jobs(committer, now_us)
         if self._all_pinned:
@@ -155,6 +156,15 @@ class Collector:
             log_files=self._drop_log() if self._drop_log is not None else 0,
             kept=(*self._held(holders), *_left(verdict), *unlisted, *stuck),
         )
+
+    def _surely_us(self, now_us: int) -> int:
+        """The wall clock, unless it is ahead of what the last owner saw plus the time since.
+
+        A clock that is years ahead must not make us forget tokens, for they keep writes from
+        happening twice. So time passes for them only while the database is open.
+        """
+        wall_us, began = self._opened
+        return min(now_us, wall_us + int((self._core.clock.monotonic() - began) * 1e6))
 
     def _free_dead(self) -> int:
         """Delete files that need no word in the log to go; returns how many went."""

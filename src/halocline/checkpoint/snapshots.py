@@ -11,6 +11,7 @@ without regard to case, printable, no leading underscore.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,9 @@ from halocline.log.record import SNAPSHOT, encode_body
 from halocline.rows import EngineState
 from halocline.rows.system import SnapshotNode
 from halocline.txn import Committer
+from halocline.txn.core import EPOCH_START
 
-EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Snapshot:
 def keep_snapshot(committer: Committer, name: str) -> int:
     """Name the newest visible timestamp; durable when this returns."""
     check_name("snapshot", name)
+    if moment_of(name) is not None:
+        raise UsageError(f"a snapshot cannot be called {name!r}: at={name!r} means that moment")
     engine, log = committer.engine, committer.log
     with committer.lock:
         committer.check_running()
@@ -81,7 +85,10 @@ def resolve(engine: EngineState, at: int | datetime | str, newest: int) -> int:
     if isinstance(at, bool) or not isinstance(at, (int, datetime, str)):
         raise UsageError(f"at= takes a timestamp, a datetime or a snapshot's name, not {at!r}")
     if isinstance(at, str):
-        return find_snapshot(engine, at).ts
+        moment = moment_of(at)
+        if moment is None:
+            return find_snapshot(engine, at).ts
+        at = moment
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise UsageError(
@@ -95,6 +102,17 @@ def resolve(engine: EngineState, at: int | datetime | str, newest: int) -> int:
     if at > newest:
         raise UsageError(f"timestamp {at} lies in the future: the newest is {newest}")
     return at
+
+
+def moment_of(text: str) -> datetime | None:
+    """The moment that a text in the form of ISO 8601 means: a date is midnight in UTC."""
+    if not _ISO.fullmatch(text):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if len(text) <= len("2026-11-18") else found
 
 
 def list_snapshots(nodes: Iterable[SnapshotNode]) -> list[Snapshot]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import halocline.database.read_files  # noqa: F401 (from here on `hc.read` can be called)
 from halocline.catalog.names import check_name
 from halocline.checkpoint import CheckpointReport, GcReport, Snapshot
-from halocline.checkpoint.snapshots import EPOCH_START, list_snapshots, resolve
+from halocline.checkpoint.snapshots import list_snapshots, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
 from halocline.database.check import check_checkpoints, check_engine, check_log
@@ -57,12 +57,13 @@ from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
 from halocline.node.wire import Command, CommandName, Subscribe
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
-from halocline.read.changes import read_changes
+from halocline.read.changes import net_changes, read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
 from halocline.schema.schema import Schema
 from halocline.store import Files, LocalFiles, Objects
 from halocline.txn import Core, Rerun, Transaction
+from halocline.txn.core import EPOCH_START
 
 T = TypeVar("T")
 At = int | datetime | str
@@ -340,8 +341,13 @@ class Database:
                 return engines.select(self.core, txn, text, params, engine, stream=stream)
             return txn.sql(text, params, stream=stream)
 
-    def changes(self, table: str, since: At, until: At | None = None) -> pa.Table:
-        """Row changes in (since, until], in commit order, with `_change` and `_commit_ts`."""
+    def changes(
+        self, table: str, since: At, until: At | None = None, *, net: bool = False
+    ) -> pa.Table:
+        """Row changes in (since, until], in commit order, with `_change` and `_commit_ts`.
+
+        With `net` one row for each key that differs between the two: insert, update_after, delete.
+        """
         start = self._resolve(since)
         with self.begin(at=until) as txn:
             pin, pins = -id(txn) - 1, txn.core.pins  # next to the transaction's own
@@ -357,7 +363,8 @@ class Database:
                         f"table {table!r} was dropped and created again at {state.created_at}: "
                         f"read the table at {state.created_at} and its changes since then"
                     )
-                return read_changes(state, start, txn.snapshot)
+                found = read_changes(state, start, txn.snapshot)
+                return net_changes(found, state.schema) if net else found
             finally:
                 del pins[pin]
 

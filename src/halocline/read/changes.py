@@ -30,13 +30,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.catalog import ObjectEntry
+from halocline.errors import UsageError
 from halocline.objects import ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, SUCCESSOR, tombstone_schema
+from halocline.objects.keybytes import key_bytes
 from halocline.read.ended import ended_mask, ended_rowids
 from halocline.read.locate import Located, locate_rowids
 from halocline.rows.resident import resident
 from halocline.rows.state import Shape, TableState
-from halocline.schema.batches import Int64Array
+from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
 KINDS = ("delete", "update_before", "update_after", "insert")
@@ -80,6 +82,47 @@ def read_changes(state: TableState, since: int, until: int) -> pa.Table:
     names = pa.array(KINDS).take(pa.array(events.kinds))
     columns = [*table.columns, names, pa.array(events.stamps, pa.int64())]
     return pa.Table.from_arrays(columns, schema=changes_schema(state.schema))
+
+
+def net_changes(changes: pa.Table, schema: Schema) -> pa.Table:
+    """What is left of some changes: one row for each key that is not as it was before them.
+
+    A row that was there before is in the first change of its key, one that is there now in the
+    last; a key that came and went has neither, and one that is as before has two equal ones.
+    """
+    if not schema.primary_key:
+        raise UsageError("net=True tells rows apart by key, and this table has none")
+    if not changes.num_rows:
+        return changes
+    keys = key_bytes(changes.combine_chunks(), list(schema.primary_key))
+    numbered = pa.table({"key": keys, "n": pa.array(np.arange(changes.num_rows))})
+    ends = numbered.group_by("key").aggregate([("n", "min"), ("n", "max")])
+    ends = ends.sort_by("n_max")
+    first, last = (changes.take(ends.column(name)) for name in ("n_min", "n_max"))
+    was = pc.not_equal(first.column("_change"), "insert").to_numpy()
+    is_there = pc.not_equal(last.column("_change"), "delete").to_numpy()
+    same = _same_rows(first.select(schema.names), last.select(schema.names))
+    kinds = np.where(was, np.where(is_there, AFTER, DELETE), INSERT)
+    place = last.schema.get_field_index("_change")
+    named = last.set_column(place, last.schema.field(place), pa.array(KINDS).take(pa.array(kinds)))
+    return named.filter(pa.array((was | is_there) & ~(was & is_there & same)))
+
+
+def _same_rows(some: pa.Table, others: pa.Table) -> BoolArray:
+    """Which rows of two tables are equal, NULL to NULL and NaN to NaN."""
+    same = np.ones(some.num_rows, dtype=np.bool_)
+    for left, right in zip(some.columns, others.columns, strict=True):
+        if pa.types.is_nested(left.type):  # Arrow does not compare these
+            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            same &= np.fromiter((a == b for a, b in pairs), np.bool_, len(left))
+            continue
+        equal = pc.fill_null(pc.equal(left, right), False)
+        if pa.types.is_floating(left.type):
+            both = pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False)
+            equal = pc.or_(equal, both)
+        equal = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
+        same &= equal.to_numpy()
+    return same
 
 
 def read_events(state: TableState, since: int, until: int, *, rows: bool = False) -> Events:

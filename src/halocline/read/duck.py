@@ -11,12 +11,14 @@ stays with the instance for the next query (words.py).
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -48,6 +50,17 @@ _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
 
 
+_OPEN: WeakSet[Duck | Generator[pa.RecordBatch, None, None]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program ends that has closed neither database nor stream: DuckDB would print a warning."""
+    for one in list(_OPEN):
+        with suppress(Exception):
+            one.close()
+
+
 class Duck:
     """The SQL engine of one database. `folder` holds its objects; empty when DuckDB cannot.
 
@@ -71,6 +84,7 @@ class Duck:
         self._lock = Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._words = WordTables(0)
+        _OPEN.add(self)
 
     def query(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
@@ -103,7 +117,7 @@ class Duck:
 
         schema = _canonical(reader.schema)
 
-        def batches() -> Iterator[pa.RecordBatch]:
+        def batches() -> Generator[pa.RecordBatch, None, None]:
             try:
                 while True:
                     with self._errors(tables), stoppable(cursor):
@@ -116,7 +130,9 @@ class Duck:
                 cursor.close()
                 loan.close()
 
-        return pa.RecordBatchReader.from_batches(schema, batches())
+        going = batches()
+        _OPEN.add(going)
+        return pa.RecordBatchReader.from_batches(schema, going)
 
     def spill_into(self, folder: str) -> None:
         """Another folder for what outgrows memory; before the first query."""

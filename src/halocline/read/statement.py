@@ -27,6 +27,22 @@ from halocline.read.source import quote
 from halocline.schema.schema import Schema
 
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
+TELLTALES = frozenset({"current_setting", "getenv", "getvariable", "current_database_path"})
+ENGINE_NAMES = ("duckdb_", "pragma_", "sqlite_", "pg_")
+_HINTS = {
+    ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATETABLE", "TRUNCATE"): (
+        "write with txn.insert, txn.upsert, txn.update, txn.delete, txn.truncate"
+    ),
+    ("CREATE", "DROP", "ALTER"): "db.create_table and db.drop_table define tables",
+    ("SHOW", "DESCRIBE", "SUMMARIZE"): "db.tables() and db.table(name).schema list what there is",
+    ("EXPLAIN", "ANALYZE"): "plans are not shown",
+    ("SET", "RESET", "PRAGMA", "USE"): "settings are arguments of halocline.open",
+    ("COPY", "EXPORT", "ATTACH", "DETACH", "INSTALL", "LOAD"): (
+        "queries reach no files: read them into a frame, and write the table that a SELECT gives"
+    ),
+    ("TRANSACTION", "BEGIN", "COMMIT", "ROLLBACK"): "db.begin() starts a transaction",
+}
+"""What to do instead, by the kind of a statement."""
 _READS = (exp.Select, exp.SetOperation, exp.Subquery)
 _OTHERS = (
     exp.Insert,
@@ -83,18 +99,30 @@ def _parse_query(text: str) -> Query:
     if not isinstance(tree, _READS) or intruder is not None:
         found = intruder or tree
         kind = (found.name if isinstance(found, exp.Command) else found.key).upper()
-        hint = "write through the transaction's methods"
-        raise UsageError(f"only SELECT runs here, not {kind}; {hint}")
+        hint = next((hint for kinds, hint in _HINTS.items() if kind in kinds), "")
+        raise UsageError(f"only SELECT runs here, not {kind}{hint and '; '}{hint}")
+    _check_functions(tree, text)
     if tree.find(exp.Lock) is not None:
         hint = "use txn.get(table, key, for_update=True)"
         raise UsageError(f"a SELECT locks no rows, FOR UPDATE is not available: {hint}")
     for lateral in tree.find_all(exp.Lateral):
         _check_lateral(lateral)
     defined = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
+    for name in defined:
+        # Outside of its WITH the name would mean a view of DuckDB, which tells of this machine.
+        if name.startswith(ENGINE_NAMES):
+            raise UsageError(f"WITH may not define {name!r}: the SQL engine has names like that")
     names = [_table_name(table) for table in tree.find_all(exp.Table)]
     tables = dict.fromkeys(name for name in names if name is not None)
     quoted = tree.sql(dialect="duckdb", identify=True)
     return Query(text, quoted, tuple(tables), frozenset(defined))
+
+
+def _check_functions(tree: exp.Expr, text: str) -> None:
+    """Functions that tell of the machine, such as its paths, are no part of a query."""
+    for function in tree.find_all(exp.Anonymous):
+        if function.name.lower() in TELLTALES:
+            raise UsageError(f"function {function.name}() is not allowed in {text!r}")
 
 
 def parse_where(text: str, schema: Schema, table: str) -> str:
@@ -192,6 +220,7 @@ def _clause(statement: str, name: str, text: str, said: str = "") -> exp.Expr:
     if clause is None or extra:
         raise UsageError(f"{said}= may only be an expression over the table, not {text!r}")
     assert isinstance(clause, exp.Expr)
+    _check_functions(clause, text)
     for kind, what in (
         (exp.Query, "a subquery"),
         (exp.AggFunc, "an aggregate"),

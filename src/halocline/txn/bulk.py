@@ -72,8 +72,12 @@ def insert_stream(
                     writer.drain()
                     twice = in_objects(changes, mine, writer.entries)
                     if len(twice):
-                        shown = mine.keys_at(twice[:SHOWN])
-                        raise DuplicateKeyError(changes.entry.name, shown, inside=True)
+                        raise DuplicateKeyError(
+                            changes.entry.name,
+                            mine.keys_at(twice[:SHOWN]),
+                            inside=True,
+                            total=len(twice),
+                        )
                 ranges.append((mine.low_bytes, mine.high_bytes))
             writer.rows(chunk, order)
             total += chunk.num_rows
@@ -196,14 +200,17 @@ def _checked(
     order = key_order(keys, schema)
     ordered = Ordered(keys, order)
     taken: list[Any] = []
+    repeated: dict[Any, None] = {}
     for start, stop in cuts(keys.num_rows, committer.engine.options.object_rows):
         part = ordered.take(max(start - 1, 0), stop)  # the last key before may be the first here
         twice = repeats(part, schema)
         if twice.num_rows:
-            shown = list(dict.fromkeys(schema.keys_of(twice.slice(0, 100 * SHOWN))))
-            raise DuplicateKeyError(changes.entry.name, shown[:SHOWN], inside=True)
+            repeated |= dict.fromkeys(schema.keys_of(twice))
         mine = SortedKeys(schema, part.slice(1) if start else part)
-        taken += taken_keys(changes, mine, snapshot)
+        if not repeated:
+            taken += taken_keys(changes, mine, snapshot)
+    if repeated:
+        raise DuplicateKeyError(changes.entry.name, list(repeated), inside=True)
     if taken:
         raise DuplicateKeyError(changes.entry.name, taken, total=len(taken))
     return order, mine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from threading import Lock
 from weakref import WeakSet
@@ -27,6 +28,8 @@ from halocline.rows.state import TableState
 from halocline.rows.trim import newest_moved
 from halocline.txn.commit import Committer
 from halocline.txn.commits import Commits
+
+EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Pin:
@@ -188,10 +191,25 @@ class Core:
     def hint(self, name: str, snapshot: int) -> str:
         """What to tell a caller who has named a table that is not there."""
         names = [entry.name for entry in self.catalog.tables(snapshot)]
+        later = self.catalog.table(name, self.engine.last_ts)
+        if later is not None and later.created_at > snapshot:
+            missing = "it was not there yet" if names else "the database had no tables"
+            return (
+                f"at {self._moment(snapshot)} {missing}: "
+                f"it was created at {self._moment(later.created_at)}"
+            )
         near = get_close_matches(name, names, n=1)
         if near:
             return f"did you mean {near[0]!r}?"
         return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
+
+    def _moment(self, ts: int) -> str:
+        """A timestamp, with the wall clock where there was a commit at or before it."""
+        stamps = self.engine.times.stamps
+        if not stamps or stamps[0] > ts:
+            return f"timestamp {ts}, before the first commit,"
+        wall = EPOCH_START + timedelta(microseconds=self.engine.times.wall_of(ts))
+        return f"timestamp {ts} ({wall:%Y-%m-%d %H:%M:%S} UTC)"
 
     def oldest_needed(self) -> int:
         """What ended at or before this timestamp is seen by nobody any more, here or elsewhere."""

@@ -111,8 +111,9 @@ def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     if not schema.primary_key:
         changes.add_part(Part(table=table, run=None))
         return int(table.num_rows)
-    repeated = schema.first_duplicates(table)
-    if repeated:
+    if schema.first_duplicates(table):
+        ordered = Ordered(table, key_order(table, schema)).take(0, table.num_rows)
+        repeated = list(dict.fromkeys(schema.keys_of(repeats(ordered, schema))))
         raise DuplicateKeyError(name, repeated, inside=True)
     run = key_run(table, schema)
     assert run is not None
@@ -130,6 +131,7 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
     _need_key(changes)
     steps: list[tuple[Any, Row, set[int] | None, int]] = []
     wanted: dict[Any, dict[int, Any]] = {}
+    repeated: dict[Any, None] = {}
     absent: list[Any] = []
     failure: SchemaError | None = None
     for place, values in enumerate(rows):
@@ -137,8 +139,10 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
             given = schema.partial(values)
             key = schema.key_of_partial(given)
             if key in wanted:
-                raise DuplicateKeyError(changes.entry.name, [key], inside=True)
+                repeated[key] = None
             wanted[key] = given
+    if repeated:
+        raise DuplicateKeyError(changes.entry.name, list(repeated), inside=True)
     seen = changes.view(snapshot).see_many(list(wanted))
     for place, (key, given) in enumerate(wanted.items()):
         old, row_id = seen[place]
@@ -172,7 +176,8 @@ def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: i
     table = table if order is None else Ordered(table, order).take(0, table.num_rows)
     repeated = repeats(table, schema)
     if repeated.num_rows:
-        raise DuplicateKeyError(name, schema.keys_of(repeated.slice(0, 10)), inside=True)
+        shown = list(dict.fromkeys(schema.keys_of(repeated)))
+        raise DuplicateKeyError(name, shown, inside=True)
     mine = bulk.written_rows(changes, table)
     if mine.any():
         # Own changes of the same keys are rare in bulk work; row by row is right for them.
