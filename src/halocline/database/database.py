@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from sys import _getframe
@@ -57,13 +57,12 @@ from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
 from halocline.node.wire import Command, CommandName, Subscribe
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
-from halocline.read.changes import net_changes, read_changes
+from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
 from halocline.schema.schema import Schema
 from halocline.store import Files, LocalFiles, Objects
 from halocline.txn import Core, Rerun, Transaction
-from halocline.txn.core import EPOCH_START
 
 T = TypeVar("T")
 At = int | datetime | str
@@ -363,8 +362,7 @@ class Database:
                         f"table {table!r} was dropped and created again at {state.created_at}: "
                         f"read the table at {state.created_at} and its changes since then"
                     )
-                found = read_changes(state, start, txn.snapshot)
-                return net_changes(found, state.schema) if net else found
+                return read_changes(state, start, txn.snapshot, net=net)
             finally:
                 del pins[pin]
 
@@ -413,7 +411,7 @@ class Database:
         self.core.check_open()
         if type(ts) is not int or not 0 <= ts <= self.visible_ts:
             raise UsageError(f"{ts!r} is not a timestamp that has happened")
-        return EPOCH_START + timedelta(microseconds=self.core.engine.times.wall_of(ts))
+        return self.core.wall_of(ts)
 
     # Maintenance.
 
@@ -650,9 +648,7 @@ class Database:
         self.core.check_open()
         return self._role.maintain(Command(name, argument))
 
-    def _rewrite(
-        self, name: CommandName, table: str | None, runner: Runner | None, **more: Any
-    ) -> Any:
+    def _rewrite(self, name: CommandName, table: str | None, runner: Any, **more: Any) -> Any:
         """Work that a runner may do, where this process is the owner."""
         role = self._role
         role.core.check_open()

@@ -75,16 +75,17 @@ def changes_schema(schema: Schema) -> pa.Schema:
     )
 
 
-def read_changes(state: TableState, since: int, until: int) -> pa.Table:
-    """All events of one table, in order, with their rows."""
+def read_changes(state: TableState, since: int, until: int, *, net: bool = False) -> pa.Table:
+    """All events of one table, in order, with their rows; with `net`, what is left of them."""
     events = read_events(state, since, until, rows=True)
     table = events.located.take(events.places)
     names = pa.array(KINDS).take(pa.array(events.kinds))
     columns = [*table.columns, names, pa.array(events.stamps, pa.int64())]
-    return pa.Table.from_arrays(columns, schema=changes_schema(state.schema))
+    found = pa.Table.from_arrays(columns, schema=changes_schema(state.schema))
+    return _net(found, state.schema) if net else found
 
 
-def net_changes(changes: pa.Table, schema: Schema) -> pa.Table:
+def _net(changes: pa.Table, schema: Schema) -> pa.Table:
     """What is left of some changes: one row for each key that is not as it was before them.
 
     A row that was there before is in the first change of its key, one that is there now in the

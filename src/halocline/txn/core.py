@@ -208,8 +208,11 @@ class Core:
         stamps = self.engine.times.stamps
         if not stamps or stamps[0] > ts:
             return f"timestamp {ts}, before the first commit,"
-        wall = EPOCH_START + timedelta(microseconds=self.engine.times.wall_of(ts))
-        return f"timestamp {ts} ({wall:%Y-%m-%d %H:%M:%S} UTC)"
+        return f"timestamp {ts} ({self.wall_of(ts):%Y-%m-%d %H:%M:%S} UTC)"
+
+    def wall_of(self, ts: int) -> datetime:
+        """The wall clock of a commit, or of the last one before a timestamp."""
+        return EPOCH_START + timedelta(microseconds=self.engine.times.wall_of(ts))
 
     def oldest_needed(self) -> int:
         """What ended at or before this timestamp is seen by nobody any more, here or elsewhere."""
