@@ -53,12 +53,14 @@ _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error",
 _OPEN: WeakSet[Duck | Generator[pa.RecordBatch, None, None]] = WeakSet()
 
 
-@atexit.register
 def _close_all() -> None:
     """A program ends that has closed neither database nor stream: DuckDB would print a warning."""
     for one in list(_OPEN):
         with suppress(Exception):
             one.close()
+
+
+atexit.register(_close_all)
 
 
 class Duck:
