@@ -80,12 +80,10 @@ def our_once(db: hc.Database, *, add: bool) -> Once:
 
         db.run(work)
 
-    plus: Any = getattr(hc, "add", None)
-
     def only_add(ids: list[int]) -> None:
         def work(txn: hc.Transaction) -> None:
             for key in ids:
-                txn.update("counters", key, {"n": plus(1)})
+                txn.update("counters", key, {"n": hc.add(1)})
 
         db.run(work)
 
