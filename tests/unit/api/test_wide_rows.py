@@ -15,6 +15,8 @@ import pytest
 
 import halocline as hc
 
+pytestmark = pytest.mark.slow
+
 KIB = 1024
 MIB = 1024 * KIB
 OPTIONS = hc.Options(background=False, serve=False)
