@@ -68,6 +68,9 @@ class AlreadyExistsError(HaloclineError):
 class NotFoundError(HaloclineError):
     """A table, row, snapshot or database that was named does not exist."""
 
+    read_keys: Sequence[Any] = ()
+    """All keys that were found absent: what a serializable transaction has read."""
+
     def __init__(self, kind: str, name: Any, *, hint: str = "") -> None:
         self.kind = kind
         self.name = name

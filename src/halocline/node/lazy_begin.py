@@ -60,12 +60,13 @@ class LazyTransaction(Transaction):
         super().__init__(core, max(core.newest_ts(), position.visible_ts), pinned=False)
         self._ahead, self._replica = position, replica
 
-    def insert(self, table: str, rows: Any) -> int:
+    def insert(self, table: str, rows: Any, **named: Any) -> int:
         if self._ahead is not None:
-            if type(rows) is dict and self._own is None and self._insert_unseen(table, rows):
-                return 1
+            if type(rows) is dict and self._own is None and not named:
+                if self._insert_unseen(table, rows):
+                    return 1
             self._catch_up()
-        return super().insert(table, rows)
+        return super().insert(table, rows, **named)
 
     def get(
         self, table: str, key: Any, for_update: bool = False, timeout: float | None = None

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,10 +30,27 @@ from halocline.errors import SchemaError, UsageError
 from halocline.schema.cast import WrongType, exact_cast
 from halocline.schema.compiled import ColumnLike
 from halocline.schema.names import ColumnNames
-from halocline.schema.values import Unfit
+from halocline.schema.types import kind
+from halocline.schema.values import Unfit, checker
 
+PARSED: Final = frozenset(["int", "decimal", "date"])
+"""Kinds that files read as text and Arrow parses: DuckDB rounds 1.7 to an integer without a word.
+"""
+SINGLY: Final = 64
+_OF_PYTHON: Final = frozenset(["bool", "int", "float", "decimal", "string", "binary", "date"])
+"""Kinds whose values Python holds as they are."""
 CHUNK_BYTES_MAX: Final = 1 << 30
 """Chunks that must change their type are cut to this: plain strings end at 2 GiB."""
+
+
+class Misfit(NamedTuple):
+    """A row that does not fit, or a line that is none."""
+
+    row: int | None
+    """Its number in the input, from 0; None for a line that is no row."""
+    column: str | None
+    reason: str
+    values: Any
 
 
 def refuse_spark(data: Any) -> None:
@@ -225,6 +242,81 @@ def conform(
             continue
         fields.append(arrow.field(at))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def sift(
+    table: Any, columns: Sequence[ColumnLike], arrow: Any, given: Mapping[int, int], absent: bool
+) -> tuple[Any, dict[int, tuple[str, str]]]:
+    """The table in canonical form, and of each row that does not fit: the column, and why.
+
+    In these rows the result has nulls. Texts of files become what they were read for.
+    """
+    arrays, fields, wrong = [], [], dict[int, tuple[str, str]]()
+    for at, column in enumerate(columns):
+        if at in given:
+            values, reasons = _sift_column(table.column(given[at]), column)
+            arrays.append(values)
+            for row, reason in reasons.items():
+                wrong.setdefault(row, (column.name, reason))
+        elif absent:
+            arrays.append(_null_column(table.num_rows, column))
+        else:
+            continue
+        fields.append(arrow.field(at))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields)), wrong
+
+
+def _sift_column(values: Any, column: ColumnLike) -> tuple[Any, dict[int, str]]:
+    from halocline.schema.files import parse, unparsed
+
+    kept: list[Any] = []
+    wrong: dict[int, str] = {}
+    start = 0
+    for chunk in values.chunks or [pa.array([], values.type)]:
+        if kind(chunk.type) == "string" and kind(column.type) in PARSED:
+            made, bad = parse(chunk, column.type)
+            for at in pc.indices_nonzero(bad).to_pylist():
+                wrong[start + at] = unparsed(chunk[at], column.type)
+        else:
+            made = pa.concat_arrays(_sift_chunk(chunk, column, start, wrong))
+        if not column.nullable and made.null_count:
+            for at in pc.indices_nonzero(made.is_null()).to_pylist():
+                wrong.setdefault(start + at, "must not be null")
+        kept.append(made)
+        start += len(chunk)
+    return pa.chunked_array(kept, column.type), wrong
+
+
+def _sift_chunk(chunk: Any, column: ColumnLike, start: int, wrong: dict[int, str]) -> list[Any]:
+    """The chunk in pieces, null where a value does not fit: halved until a piece is small."""
+    try:
+        return [_cast(chunk, column)]
+    except WrongType as error:
+        raise SchemaError(error.reason, column=column.name) from None
+    except Unfit as error:
+        if len(chunk) == 1:
+            wrong[start] = _described(chunk[0], error.reason)
+            return [pa.nulls(1, column.type)]
+    if len(chunk) <= SINGLY and kind(chunk.type) in _OF_PYTHON:
+        return [_sift_values(chunk.to_pylist(), column, start, wrong)]
+    half = len(chunk) // 2
+    first = _sift_chunk(chunk[:half], column, start, wrong)
+    return [*first, *_sift_chunk(chunk[half:], column, start + half, wrong)]
+
+
+def _sift_values(
+    values: Sequence[Any], column: ColumnLike, start: int, wrong: dict[int, str]
+) -> Any:
+    """A few values one by one: 1 us each, while a cast of one takes 30."""
+    check = checker(column.type) if column.domain is None else column.domain.check
+    made = list[Any]()
+    for at, value in enumerate(values):
+        try:
+            made.append(None if value is None else check(value))
+        except Unfit as error:
+            made.append(None)
+            wrong[start + at] = error.reason
+    return pa.array(made, column.type)
 
 
 def _null_column(rows: int, column: ColumnLike) -> Any:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.errors import NotFoundError, SchemaError, UsageError
+from halocline.schema.convert import PARSED, Misfit
 from halocline.schema.define import read_type
 from halocline.schema.typenames import type_text
 from halocline.schema.types import TIME, TIMESTAMP, TIMESTAMPTZ, kind
@@ -57,8 +58,6 @@ _DUCK: Final = {
     TIMESTAMP: "TIMESTAMP",
     TIMESTAMPTZ: "TIMESTAMPTZ",
 }
-_PARSED: Final = frozenset(["int", "decimal", "date"])
-"""Kinds that are read as text and parsed here: DuckDB rounds 1.7 to an integer without a word."""
 _GAINS: Final = frozenset([("timestamp", "timestamptz"), ("date", "timestamp")])
 _SETTINGS: Final[dict[str, Any]] = {
     "autoinstall_known_extensions": "false",
@@ -132,18 +131,25 @@ class FileInput:
                 found = found.set_column(at, field.with_type(wanted), pa.nulls(0, wanted))
         return found.schema
 
-    def read_batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, some at a time."""
-        return self._parquet() if self.format == "parquet" else self._text()
+    def read_batches(self, misfits: list[Misfit] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, some at a time.
+
+        With a list for misfits, lines of a CSV file that cannot be read go there, and texts are
+        left for `sift` to parse.
+        """
+        return self._parquet() if self.format == "parquet" else self._text(misfits)
 
     def typed_by(self, fields: pa.Schema) -> FileInput:
         """The input with its columns read as these types, where nobody has said otherwise."""
         if self.format == "parquet":
             return self
         wanted = {field.name.casefold(): field.type for field in fields}
+        # A broken line among the first must not keep the columns from being found.
+        further = {"ignore_errors": True} if self.format == "csv" else {}
+        guessed = FileInput(self.paths, self.format, self._types, {**further, **self._options})
         types = {
             field.name: wanted[field.name.casefold()]
-            for field in self.schema
+            for field in guessed.schema
             if field.name not in self._types
             and field.name.casefold() in wanted
             and _gains(field.type, wanted[field.name.casefold()])
@@ -163,23 +169,26 @@ class FileInput:
                     raise SchemaError(f"{path} has other columns than {self.paths[0]}")
                 yield from _told_each(path, file.iter_batches(BATCH_ROWS))
 
-    def _text(self) -> Iterator[pa.RecordBatch]:
+    def _text(self, misfits: list[Misfit] | None) -> Iterator[pa.RecordBatch]:
         with _duck() as duck:
-            reader = _told(self._name, lambda: self._relation(duck).to_arrow_reader(BATCH_ROWS))
+            keeps = {"store_rejects": True} if misfits is not None and self.format == "csv" else {}
+            relation = _told(self._name, lambda: self._relation(duck, keeps))
+            reader = _told(self._name, lambda: relation.to_arrow_reader(BATCH_ROWS))
             done = 0
             for batch in _told_each(self._name, reader):
-                yield self._parsed(batch, done)
+                yield batch if misfits is not None else self._parsed(batch, done)
                 done += batch.num_rows
+            if misfits is not None and keeps:
+                misfits += _rejected(duck)
 
     def _parsed(self, batch: pa.RecordBatch, done: int) -> pa.RecordBatch:
         """The batch with texts made into what they were read for."""
         columns = []
         for field, column in zip(self.schema, batch.columns, strict=True):
-            if kind(field.type) in _PARSED and kind(column.type) == "string":
+            if kind(field.type) in PARSED and kind(column.type) == "string":
                 column, bad = parse(column, field.type)
                 if (at := pc.index(bad, True).as_py()) >= 0:
-                    text = cell_text(batch.column(field.name)[at].as_py())
-                    reason = f"{self._name}: {text!r} is not {type_text(field.type)}"
+                    reason = f"{self._name}: {unparsed(batch.column(field.name)[at], field.type)}"
                     raise SchemaError(reason, column=field.name, row=done + at)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -188,10 +197,10 @@ class FileInput:
     def _name(self) -> str:
         return self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and others"
 
-    def _relation(self, duck: Any) -> Any:
+    def _relation(self, duck: Any, further: Mapping[str, Any] = {}) -> Any:
         named = {name: _duck_type(type) for name, type in self._types.items()}
         if self.format == "csv":
-            return duck.read_csv(self.paths, dtype=named or None, **self._options)
+            return duck.read_csv(self.paths, dtype=named or None, **self._options, **further)
         found = duck.read_json(self.paths, **self._options)
         if not named:
             return found
@@ -199,17 +208,57 @@ class FileInput:
         return duck.read_json(self.paths, columns=columns, **self._options)
 
 
-def parse(texts: pa.Array, type: Any) -> tuple[pa.Array, pa.Array]:
-    """Texts as integers, decimals or dates; those that are none are null, and marked."""
+def parse(texts: Any, type: Any) -> tuple[Any, Any]:
+    """Texts as integers, decimals or dates; those that are none are null, and marked.
+
+    What looks right is cast at once, and of the rest every text once: dirt repeats itself.
+    """
     texts = pc.utf8_trim_whitespace(texts)
     try:
         return pc.cast(texts, type), pa.repeat(False, len(texts))
     except pa.ArrowInvalid:
-        if len(texts) == 1:
-            return pa.nulls(1, type), pa.array([True])
-    half = len(texts) // 2
-    parts = [parse(texts.slice(0, half), type), parse(texts.slice(half), type)]
-    return pa.concat_arrays([one for one, _ in parts]), pa.concat_arrays([bad for _, bad in parts])
+        sure = pc.fill_null(pc.match_substring_regex(texts, _sure(type)), True)
+    found = pc.cast(pc.if_else(sure, texts, None), type)
+    rest = pc.unique(pc.filter(texts, pc.invert(sure)))
+    parsed = pa.array([_parsed_or_none(text, type) for text in rest], type)
+    at = pc.index_in(texts, rest)
+    found = pc.coalesce(found, parsed.take(at))
+    return found, pc.and_(pc.is_null(found), pc.is_valid(texts))
+
+
+def _sure(type: Any) -> str:
+    """What every text of that shape can be cast from."""
+    if kind(type) == "date":
+        return "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])$"
+    if kind(type) == "int":
+        return f"^-?[0-9]{{1,{(type.bit_width - 1) * 3 // 10}}}$"
+    whole, scale = type.precision - type.scale, type.scale
+    return f"^-?[0-9]{{1,{max(whole, 1)}}}([.][0-9]{{1,{scale}}})?$" if scale and whole else "^0$"
+
+
+def _parsed_or_none(text: Any, type: Any) -> Any:
+    try:
+        return pc.cast(text, type)
+    except pa.ArrowInvalid:
+        return None
+
+
+def unparsed(text: Any, type: Any) -> str:
+    """Why a text was not parsed."""
+    return f"{cell_text(text.as_py())!r} is not {type_text(type)}"
+
+
+def _rejected(duck: Any) -> list[Misfit]:
+    """The lines that DuckDB could not read, each once."""
+    found = duck.execute(
+        "select file_path, line, column_name, csv_line, error_message from reject_errors "
+        "join reject_scans using (scan_id, file_id) order by file_path, line, column_idx"
+    ).fetchall()
+    once = {(path, line): rest for path, line, *rest in reversed(found)}
+    return [
+        Misfit(None, column, f"{path}, line {line}: {text}", {"line": csv_line})
+        for (path, line), (column, csv_line, text) in reversed(once.items())
+    ]
 
 
 def _gains(found: Any, wanted: Any) -> bool:
@@ -258,7 +307,7 @@ def _suffix(path: str) -> str:
 
 def _duck_type(type: Any) -> str:
     """What DuckDB reads a canonical type as; empty for nested ones and bytes."""
-    return "VARCHAR" if kind(type) in _PARSED else _DUCK.get(type, "")
+    return "VARCHAR" if kind(type) in PARSED else _DUCK.get(type, "")
 
 
 def _duck() -> Any:

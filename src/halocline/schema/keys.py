@@ -170,21 +170,25 @@ class Limit:
         return SchemaError(reason, column=self.names[0], row=row)
 
     def check_table(self, table: Any) -> None:
-        """Measure the keys of a canonical table, column by column."""
+        """Refuse a canonical table with a key that is too long."""
+        sizes = self.sizes(table)
+        if sizes is not None and pc.max(sizes).as_py() > self.bytes_max:
+            at = pc.index(pc.greater(sizes, self.bytes_max), True).as_py()
+            raise self.error(sizes[at].as_py(), at)
+
+    def sizes(self, table: Any) -> Any:
+        """Bytes of the keys of a canonical table; None when none of them can be too long."""
         columns = [table.column(name) for name in self.names]
         texts = [c for c in columns if kind(c.type) in _TEXTS]
         composite = len(columns) > 1
         if not texts or not table.num_rows:
-            return
+            return None
         sizes: Any = sum(_WIDTHS.get(kind(c.type), 2 * composite) for c in columns)
         for column in texts:
             sizes = pc.add(pc.binary_length(column), sizes)
             if composite:
                 sizes = pc.add(sizes, pc.count_substring(column, "\0"))
-        longest = pc.max(sizes).as_py()
-        if longest > self.bytes_max:
-            at = pc.index(pc.greater(sizes, self.bytes_max), True).as_py()
-            raise self.error(sizes[at].as_py(), at)
+        return sizes
 
 
 def keys_of(table: Any, names: Sequence[str]) -> list[Any]:

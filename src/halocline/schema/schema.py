@@ -27,6 +27,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
@@ -272,6 +273,24 @@ class Schema:
         result = convert.conform(table, self.columns, self.arrow, given, columns == "all")
         self._limit.check_table(result)
         return result
+
+    def sift(
+        self, data: pa.Table, *, columns: Literal["all", "given"] = "all"
+    ) -> tuple[pa.Table, dict[int, tuple[str, str]]]:
+        """A table in canonical form, and of each row that does not fit: the column, and why.
+
+        What is wrong with whole columns is a SchemaError, as in `table`.
+        """
+        data = convert.read(data)
+        given = convert.match(data.schema, self._names)
+        self._require_key(given)
+        table, wrong = convert.sift(data, self.columns, self.arrow, given, columns == "all")
+        sizes = self._limit.sizes(table)
+        if sizes is not None:
+            for at in pc.indices_nonzero(pc.greater(sizes, self.key_bytes_max)).to_pylist():
+                error = self._limit.error(sizes[at].as_py())
+                wrong.setdefault(at, (self.primary_key[0], error.reason))
+        return table, wrong
 
     def opened(self, data: Any) -> Any:
         """What a path, a dataset or a lazy frame stands for; other data as it is."""

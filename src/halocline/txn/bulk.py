@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -48,10 +48,15 @@ def insert(committer: Commits, changes: TableChanges, table: pa.Table, snapshot:
     return int(table.num_rows)
 
 
-def insert_new(committer: Commits, changes: TableChanges, table: pa.Table) -> None:
-    """Insert rows whose keys are known to be free: as objects, or in memory if they are few."""
+def insert_new(
+    committer: Commits, changes: TableChanges, table: pa.Table, order: Int64Array | None = None
+) -> None:
+    """Insert rows whose keys are known to be free: as objects, or in memory if they are few.
+
+    `order`: their positions in key order, if the caller knows them.
+    """
     if is_bulk(committer, changes, table.num_rows, table.nbytes):
-        _write(committer, changes, table, order_of(changes, table))
+        _write(committer, changes, table, order_of(changes, table) if order is None else order)
     else:
         changes.add_part(Part(table=table, run=key_run(table, changes.schema)))
 
@@ -104,8 +109,14 @@ def _chunks(
     committer: Commits, changes: TableChanges, batches: Iterable[Any]
 ) -> Iterator[pa.Table]:
     """Batches as canonical tables, each large enough for an object."""
-    rows_max = committer.engine.options.object_rows
     done = 0
+    for chunk in gathered(batches, committer.engine.options.object_rows):
+        yield conformed(changes, chunk, done)
+        done += chunk.num_rows
+
+
+def gathered(batches: Iterable[Any], rows_max: int) -> Iterator[pa.Table]:
+    """Batches as tables of so many rows, or of `CHUNK_BYTES` if they are wide."""
     waiting: list[Any] = []
     for batch in batches:
         waiting.append(batch)
@@ -113,18 +124,19 @@ def _chunks(
         while held >= rows_max or (held and sum(one.nbytes for one in waiting) >= CHUNK_BYTES):
             whole = pa.Table.from_batches(waiting)
             cut = min(held, rows_max)
-            yield _conformed(changes, whole.slice(0, cut), done)
-            done += cut
+            yield whole.slice(0, cut)
             held -= cut
             waiting = whole.slice(cut).to_batches()
     if any(one.num_rows for one in waiting):
-        yield _conformed(changes, pa.Table.from_batches(waiting), done)
+        yield pa.Table.from_batches(waiting)
 
 
-def _conformed(changes: TableChanges, chunk: pa.Table, done: int) -> pa.Table:
+def conformed(
+    changes: TableChanges, chunk: pa.Table, done: int, columns: Literal["all", "given"] = "all"
+) -> pa.Table:
     """A chunk as a canonical table; an error names the row of the whole stream."""
     try:
-        return changes.schema.table(chunk)
+        return changes.schema.table(chunk, columns=columns)
     except SchemaError as error:
         row = None if error.row is None else error.row + done
         raise SchemaError(error.reason, column=error.column, row=row) from None

@@ -71,7 +71,7 @@ def told_by(error: HaloclineError, keys: Sequence[Any]) -> Sequence[Any]:
         return error.read_keys
     if isinstance(error, DuplicateKeyError):
         return () if error.inside_input else error.all_keys
-    return keys if isinstance(error, NotFoundError) else ()
+    return (error.read_keys or keys) if isinstance(error, NotFoundError) else ()
 
 
 def changed_between(state: TableState, keys: Sequence[Any], before: int, after: int) -> Any:

@@ -71,8 +71,13 @@ class SortedKeys:
 
 def taken_keys(changes: TableChanges, keys: SortedKeys, snapshot: int) -> list[Any]:
     """Those of the keys that the transaction sees a row of."""
-    places = distinct(np.concatenate([_in_table(changes, keys, snapshot), written(changes, keys)]))
+    places = taken_places(changes, keys, snapshot)
     return keys.keys_at(places) if len(places) else []
+
+
+def taken_places(changes: TableChanges, keys: SortedKeys, snapshot: int) -> Int64Array:
+    """Places of those of the keys that the transaction sees a row of, ascending."""
+    return distinct(np.concatenate([_in_table(changes, keys, snapshot), written(changes, keys)]))
 
 
 def written(changes: TableChanges, keys: SortedKeys) -> Int64Array:

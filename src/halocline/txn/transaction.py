@@ -50,10 +50,12 @@ from halocline.txn.assignment import constants, read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
+from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import changed_between, told_by
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import Single, TableChanges, Workspace
 
+Params = Sequence[Any] | None
 _MISSING: Any = object()
 _ENDED: Final = Workspace()
 """What a transaction has that is over: not nothing, so every call looks at its state first."""
@@ -116,13 +118,17 @@ class Transaction:
 
     # Writing.
 
-    def insert(self, table: str, rows: Any) -> int:
-        """Insert a dict, a list of dicts, or anything that exports Arrow; returns the row count.
+    def insert(
+        self, table: str, rows: Any, *, on_conflict: OnConflict = "error", reject: Rejects = None
+    ) -> int:
+        """Insert a dict, a list of dicts, a file by its path, or anything that exports Arrow.
 
-        DuplicateKeyError when a key is taken, SchemaError when a value does not fit; then nothing
-        of this call is kept.
+        Returns how many. DuplicateKeyError when a key is taken, SchemaError when a value does not
+        fit; then nothing is kept. on_conflict: "ignore" leaves out rows of taken keys, "upsert"
+        updates them. reject: a list that gets row, column, reason and values of what does not fit.
         """
-        if self._own is None and self._writable and type(rows) is dict:
+        plain = on_conflict == "error" and reject is None
+        if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
                 return self._insert_first(state, rows)
@@ -130,7 +136,11 @@ class Transaction:
         if not self._writable and not self._may_write():
             return write.count_rows(rows)
         with self._reading(changes.state):
-            return write.insert(self._core, changes, rows, self.snapshot)
+            if plain:
+                return write.insert(self._core, changes, rows, self.snapshot)
+            work = LenientInsert(self._core, changes, self.snapshot, on_conflict, reject)
+            self._note(changes.state, keys=work.run(rows))
+            return work.count
 
     def upsert(self, table: str, rows: Any) -> int:
         """Insert rows, or update those whose key exists; absent columns keep their value."""
@@ -152,7 +162,8 @@ class Transaction:
     ) -> int:
         """Update one row by key (NotFoundError when absent), or all rows `where` holds.
 
-        A value is a constant, `hc.add(1)` or `hc.expr("n * 2")`. Returns how many were updated.
+        A value is a constant, `hc.add(1)` or `hc.expr("n * 2")`. `update(table, rows)` writes the
+        columns of a frame, a file or dicts into the rows with their keys. Returns how many.
         """
         if self._own is None and self._writable and where is None and type(values) is dict:
             state = self._core.state_of(table, self.snapshot)
@@ -160,8 +171,13 @@ class Transaction:
                 if self._update_first(state, state.schema.key(key), values):
                     return 1
         changes = self.changes_of(table)
+        if values is None and where is None and set is None and write.may_be_rows(key):
+            if not self._may_write():
+                return 0
+            with self._reading(write.keyed(changes.state)):
+                return write.update_many(self._core, changes, key, self.snapshot)
         if (key is _MISSING) == (where is None):
-            raise UsageError("update takes either a key and values, or where= and set=")
+            raise UsageError("update takes a key and values, rows, or where= and set=")
         given = values if where is None else set
         if not isinstance(given, Mapping) or not given:
             raise UsageError("update needs a non-empty dict of column -> value")
@@ -179,12 +195,7 @@ class Transaction:
         return 1
 
     def delete(
-        self,
-        table: str,
-        key: Any = _MISSING,
-        *,
-        where: str | None = None,
-        params: Sequence[Any] | None = None,
+        self, table: str, key: Any = _MISSING, *, where: str | None = None, params: Params = None
     ) -> bool | int:
         """Delete one row by key (True when it was there), or all rows `where` holds (count)."""
         changes = self.changes_of(table)
@@ -207,7 +218,7 @@ class Transaction:
         Absent keys, and keys that come twice, are fine. Returns the number of rows deleted.
         """
         changes = self.changes_of(table)
-        schema = _keyed(changes.state).schema
+        schema = write.keyed(changes.state).schema
         if isinstance(keys, (list, tuple)):
             given = schema.key_table([schema.key(key) for key in keys])
         else:
@@ -260,11 +271,7 @@ class Transaction:
         return None if row is None else schema.as_dict(row)
 
     def get_many(
-        self,
-        table: str,
-        keys: Sequence[Any],
-        for_update: bool = False,
-        timeout: float | None = None,
+        self, table: str, keys: Any, for_update: bool = False, timeout: float | None = None
     ) -> pa.Table:
         """The rows of these keys, in their order; absent keys are left out.
 
@@ -279,7 +286,7 @@ class Transaction:
         if for_update:
             self._lock(table, keys, timeout)
         view = self._view(table)
-        schema = _keyed(view.state).schema
+        schema = write.keyed(view.state).schema
         plain = [schema.key(key) for key in keys]
         self._note(view.state, keys=plain)
         return view.shown(plain).rows_of(plain)
@@ -295,7 +302,7 @@ class Transaction:
     ) -> pa.Table:
         """Rows with low <= key < high in key order; None leaves an end open."""
         view = self._view(table)
-        schema = _keyed(view.state).schema
+        schema = write.keyed(view.state).schema
         check_limit(limit)
         low = None if low is None else schema.key(low)
         high = None if high is None else schema.key(high)
@@ -641,7 +648,7 @@ class Transaction:
             return
         has_read = self._has_read or self._seen is not None
         fresh = not has_read and (self._own is None or self.workspace.is_untouched)
-        state = _keyed(self._find(table))
+        state = write.keyed(self._find(table))
         self._has_read = has_read  # the table, not what is in it
         plain = [state.schema.key(key) for key in keys]
         rows = frozenset((state.table_id, state.schema.key_bytes(key)) for key in plain)
@@ -691,9 +698,3 @@ class Transaction:
             row[position] = value
         self._own = (state, key, tuple(row), rowid, tuple(checked))
         return True
-
-
-def _keyed(state: TableState) -> TableState:
-    if state.key_of is None:
-        raise UsageError(f"table {state.entry.name!r} has no primary key; use scan or where=")
-    return state

@@ -7,6 +7,7 @@ that raises leaves the transaction as it was. Small inputs become single rows; i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +17,10 @@ import pyarrow as pa
 
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.objects.order import Ordered, key_order, repeats, same_as_before
-from halocline.read.locate import locate_many
+from halocline.read.locate import Located, locate_many
 from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
+from halocline.rows.state import TableState
 from halocline.schema import convert
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
@@ -64,6 +66,13 @@ def upsert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
 
 def is_rows(rows: Any) -> bool:
     return isinstance(rows, (list, tuple)) and all(isinstance(row, Mapping) for row in rows)
+
+
+def may_be_rows(data: Any) -> bool:
+    """Could it be input, rather than a single value?"""
+    lazy = hasattr(data, "collect_batches") or type(data).__module__ == "pyarrow._dataset"
+    plain = convert.exports_arrow(data) or convert.is_rows(data)
+    return lazy or plain or isinstance(data, (str, os.PathLike))
 
 
 def count_rows(rows: Any) -> int:
@@ -169,15 +178,8 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
 
 def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Upsert an Arrow table that holds some of the columns, the key among them."""
-    schema, name = changes.schema, changes.entry.name
     _need_key(changes)
-    order = key_order(table, schema)
-    # In key order all look-ups walk through memory instead of jumping about in it.
-    table = table if order is None else Ordered(table, order).take(0, table.num_rows)
-    repeated = repeats(table, schema)
-    if repeated.num_rows:
-        shown = list(dict.fromkeys(schema.keys_of(repeated)))
-        raise DuplicateKeyError(name, shown, inside=True)
+    table = _sorted_once(changes, table)
     mine = bulk.written_rows(changes, table)
     if mine.any():
         # Own changes of the same keys are rare in bulk work; row by row is right for them.
@@ -185,29 +187,87 @@ def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: i
             upsert_table(core, changes, table.filter(pa.array(~mine)), snapshot)
             upsert_rows(changes, table.filter(pa.array(mine)).to_pylist(), snapshot)
         return int(table.num_rows)
-    keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
-    located = locate_many(changes.state, keys, snapshot, table=table)
-    rowids = located.rowids
-    rowids[is_among(rowids, changes.ended())] = 0
-    fresh = table.filter(pa.array(rowids == 0))
+    located, keys = _located(changes, table, snapshot)
+    absent = located.rowids == 0
+    fresh = table.filter(pa.array(absent))
     try:
-        fresh = schema.table(fresh)
+        fresh = changes.schema.table(fresh)
     except SchemaError as error:
-        error.read_keys = [keys[i] for i in np.nonzero(rowids == 0)[0]]
+        error.read_keys = [keys[i] for i in np.nonzero(absent)[0]]
         raise
-    known = np.nonzero(rowids)[0]
-    known = known[np.argsort(rowids[known], kind="stable")]
     with changes.all_or_nothing():
-        if len(known):
-            given = [at for at, name in enumerate(schema.names) if name in table.column_names]
-            values = table.take(pa.array(known))
-            # Whoever gives every column needs nothing of the rows that are there.
-            whole = len(given) == len(schema.names)
-            base = schema.table(values) if whole else located.take(known)
-            add_update_part(core, changes, base, rowids[known], values, given)
+        _update_located(core, changes, table, located)
         if fresh.num_rows:
             bulk.insert_new(core.writing, changes, fresh)
     return int(table.num_rows)
+
+
+def update_many(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
+    """Update the rows with the keys of some input, which holds other columns besides."""
+    table = changes.schema.table(rows, columns="given")
+    if table.num_columns == len(changes.schema.primary_key):
+        raise UsageError("update needs other columns than those of the key")
+    table = _sorted_once(changes, table)
+    mine = bulk.written_rows(changes, table)
+    few = table.num_rows <= core.options.bulk_rows
+    singly = np.ones_like(mine) if few else mine
+    located, keys = _located(changes, table.filter(pa.array(~singly)), snapshot)
+    absent = [keys[i] for i in np.nonzero(located.rowids == 0)[0]]
+    rows = table.filter(pa.array(singly))
+    wanted = changes.schema.keys_of(rows)
+    seen = changes.view(snapshot).see_many(wanted)
+    absent += [key for key, (row, _) in zip(wanted, seen, strict=True) if row is None]
+    if absent:
+        shown = absent[0] if len(absent) == 1 else absent[:10]
+        hint = f"{len(absent)} keys are not in table {changes.entry.name!r}"
+        error = NotFoundError("row", shown, hint=hint)
+        error.read_keys = absent
+        raise error
+    with changes.all_or_nothing():
+        _update_located(core, changes, table.filter(pa.array(~singly)), located)
+        for key, values in zip(wanted, rows.to_pylist(), strict=True):
+            given = changes.schema.partial(values)
+            update_key(changes, key, _without_key(changes, given), snapshot)
+    return int(table.num_rows)
+
+
+def _without_key(changes: TableChanges, given: Mapping[int, Any]) -> dict[int, Any]:
+    return {at: value for at, value in given.items() if at not in changes.schema.key_set}
+
+
+def _sorted_once(changes: TableChanges, table: pa.Table) -> pa.Table:
+    """A table in key order; DuplicateKeyError when a key comes twice."""
+    order = key_order(table, changes.schema)
+    # In key order all look-ups walk through memory instead of jumping about in it.
+    table = table if order is None else Ordered(table, order).take(0, table.num_rows)
+    repeated = repeats(table, changes.schema)
+    if repeated.num_rows:
+        shown = list(dict.fromkeys(changes.schema.keys_of(repeated)))
+        raise DuplicateKeyError(changes.entry.name, shown, inside=True)
+    return table
+
+
+def _located(changes: TableChanges, table: pa.Table, snapshot: int) -> tuple[Located, Any]:
+    """Where the rows with these keys are, 0 for those that are not there; and the keys."""
+    schema = changes.schema
+    keys = schema.int_keys(table) if schema.int_key else schema.keys_of(table)
+    located = locate_many(changes.state, keys, snapshot, table=table)
+    located.rowids[is_among(located.rowids, changes.ended())] = 0
+    return located, keys
+
+
+def _update_located(core: Core, changes: TableChanges, table: pa.Table, located: Located) -> None:
+    """Write the columns of a table into those of its rows that were found."""
+    schema, rowids = changes.schema, located.rowids
+    known = np.nonzero(rowids)[0]
+    known = known[np.argsort(rowids[known], kind="stable")]
+    if len(known):
+        given = [at for at, name in enumerate(schema.names) if name in table.column_names]
+        values = table.take(pa.array(known))
+        # Whoever gives every column needs nothing of the rows that are there.
+        whole = len(given) == len(schema.names)
+        base = schema.table(values) if whole else located.take(known)
+        add_update_part(core, changes, base, rowids[known], values, given)
 
 
 def add_update_part(
@@ -415,6 +475,13 @@ def _at_row(place: int, count: int) -> Iterator[None]:
     except SchemaError as error:
         row = place if count > 1 else error.row
         raise SchemaError(error.reason, column=error.column, row=row) from None
+
+
+def keyed(state: TableState) -> TableState:
+    """The table itself; UsageError when it has no primary key."""
+    if state.key_of is None:
+        raise UsageError(f"table {state.entry.name!r} has no primary key; use scan or where=")
+    return state
 
 
 def _need_key(changes: TableChanges) -> None:
