@@ -225,9 +225,10 @@ def update_many(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> 
         raise error
     with changes.all_or_nothing():
         _update_located(core, changes, table.filter(pa.array(~singly)), located)
-        for key, values in zip(wanted, rows.to_pylist(), strict=True):
-            given = changes.schema.partial(values)
-            update_key(changes, key, _without_key(changes, given), snapshot)
+        for key, (old, row_id), values in zip(wanted, seen, rows.to_pylist(), strict=True):
+            assert old is not None, "absent keys were refused"
+            given = _without_key(changes, changes.schema.partial(values))
+            replace(changes, row_id, key, _with(old, given), set(given))
     return int(table.num_rows)
 
 
