@@ -84,7 +84,11 @@ def main(rows: int = 2_000_000, folder: str | None = None) -> dict[str, int]:
 
         before = db.visible_ts
         mended = [
-            {"id": int(str(one["values"]["id"])), "price": None, "status": "new"}  # type: ignore[index]
+            {
+                "id": int(str(one["values"]["id"])),  # type: ignore[index]
+                "price": None,
+                "status": "new",
+            }
             for one in bad
             if one["column"] == "price" and one["values"]["id"]  # type: ignore[index]
         ]

@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame
 
 from halocline.errors import UsageError
 from halocline.spark.owner import check_writer
-from halocline.spark.writes import OnConflict, load
+from halocline.spark.writes import load
+from halocline.txn.lenient import OnConflict
 
 QUERY_ID = "sql.streaming.queryId"
 BatchWork = Callable[[DataFrame, Any, tuple[str, int]], Any]

@@ -34,8 +34,8 @@ from halocline.spark.condition import check_condition
 from halocline.spark.job import LoadReport, write
 from halocline.spark.task import Matched, Spec
 from halocline.spark.types import arrow_schema
+from halocline.txn.lenient import OnConflict
 
-OnConflict = Literal["error", "ignore", "upsert"]
 WhenMatched = Literal["update", "delete", "ignore"]
 WhenNotMatched = Literal["insert", "ignore"]
 _MATCHED: Final[dict[str, Matched]] = {"error": "error", "ignore": "ignore", "upsert": "update"}

@@ -287,7 +287,7 @@ def test_a_key_that_is_inserted_meanwhile_conflicts(db: Any) -> None:
 
 def test_a_run_that_is_repeated_lists_a_reject_once(db: Any) -> None:
     bad: list[Any] = []
-    tries = []
+    tries: list[int] = []
 
     def load(txn: Any) -> None:
         txn.insert("t", [_row(1), _row(2, n=500)], on_conflict="ignore", reject=bad)
