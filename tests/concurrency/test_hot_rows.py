@@ -149,6 +149,26 @@ def test_a_locked_row_is_waited_for_as_long_as_was_said(db: hc.Database) -> None
         db.begin().get("counter", 2, for_update=True, timeout=0)
 
 
+def test_a_run_beside_a_lock_that_does_not_end_waits_once(
+    db: hc.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience of a run is for all its attempts: 30 seconds, not 20 times 30."""
+    monkeypatch.setattr("halocline.txn.rerun.WAIT_S", 0.05)
+    attempts = []
+
+    def work(txn: hc.Transaction) -> None:
+        attempts.append(1)
+        add_one(txn, 3)
+
+    with db.begin() as holder:
+        holder.get("counter", 3, for_update=True)
+        with pytest.raises(hc.ConflictError):
+            db.run(work)
+    assert len(attempts) == 1
+    db.run(work)
+    assert db.begin().get("counter", 3) == {"id": 3, "n": 1}
+
+
 def test_a_transaction_that_is_forgotten_lets_its_rows_go(db: hc.Database) -> None:
     db.begin().get("counter", 3, for_update=True)
     gc.collect()
@@ -299,6 +319,10 @@ def test_bad_locks_are_refused(db: hc.Database) -> None:
     for wrong in (-1, "soon"):
         with pytest.raises(hc.UsageError, match="timeout"):
             db.begin().get("counter", 1, for_update=True, timeout=wrong)  # type: ignore[arg-type]
+    with pytest.raises(hc.UsageError, match="goes with for_update"):
+        db.begin().get("counter", 1, timeout=1)
+    with pytest.raises(hc.UsageError, match="goes with for_update"):
+        db.begin().get_many("counter", [1], timeout=1)
     with pytest.raises(hc.NotFoundError):
         db.begin().get("counters", 1, for_update=True)
     with pytest.raises(hc.UsageError, match="for_update=True"):

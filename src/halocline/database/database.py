@@ -252,8 +252,8 @@ class Database:
     ) -> T | None:
         """Run `function(txn)` and commit; run it again when another transaction was faster.
 
-        One that has lost over a row waits for its turn at it. Returns the function's result; None
-        when the token had been committed before.
+        One that has lost over a row waits for its turn at it, 30 seconds in all. Returns the
+        function's result; None when the token had been committed before.
         """
         if type(retries) is not int or retries < 0:
             raise UsageError(f"retries must be a whole number, not {retries!r}")
@@ -261,7 +261,7 @@ class Database:
         for attempt in range(retries + 1):
             try:
                 if again is not None:
-                    again.take(self._role.core.writing)
+                    again.take(self._role.core.writing, self._setting.clock)
                 with self.begin(isolation=isolation, token=token) as txn:
                     txn.began = begin_of(function) or txn.began
                     if again is not None:
@@ -271,9 +271,9 @@ class Database:
                     result = function(txn)
                 return result  # noqa: RET504 (after the commit, which leaving the block does)
             except ConflictError as error:
-                if attempt == retries:
-                    raise
                 again = again or Rerun()
+                if attempt == retries or again.has_waited_enough:
+                    raise
                 again.lost(self._role.core, txn, error)
                 if error.winner_ts:
                     self._role.wait_visible(error.winner_ts)

@@ -27,6 +27,13 @@ class Rerun:
         self.rows: set[RowName] = set()
         self._committer: Commits | None = None
         self._ticket = 0
+        self._wait_s = WAIT_S
+        """How long it may still wait for its turns."""
+
+    @property
+    def has_waited_enough(self) -> bool:
+        """Is it time to give up, because somebody holds a row and does not end?"""
+        return self._wait_s <= 0
 
     def lost(self, core: Core, txn: Transaction | None, error: ConflictError) -> None:
         """Remember what an attempt has lost over, and what it had locked."""
@@ -36,12 +43,16 @@ class Rerun:
         if state is not None and state.key_of is not None and error.key is not None:
             self.rows.add((state.table_id, state.schema.key_bytes(error.key)))
 
-    def take(self, committer: Commits) -> None:
+    def take(self, committer: Commits, clock: Clock) -> None:
         """Wait for the turn at these rows; ConflictError when it does not come."""
         if self.rows:
             if committer is not self._committer:  # another owner gives other tickets
                 self._committer, self._ticket = committer, committer.new_ticket()
-            committer.take_turns(self._ticket, self.rows, WAIT_S)
+            began = clock.monotonic()
+            try:
+                committer.take_turns(self._ticket, self.rows, self._wait_s)
+            finally:
+                self._wait_s -= clock.monotonic() - began
 
     def pause(self, clock: Clock, attempt: int) -> None:
         """Wait a moment for a rival that has not committed yet, if there is no row to wait for."""

@@ -250,8 +250,8 @@ class Transaction:
         With `for_update` the key is this transaction's until it ends: others who ask for it in the
         same way, or write it through `db.run`, wait. ConflictError after `timeout` seconds (30).
         """
-        if for_update:
-            self._lock(table, [key], timeout)
+        if for_update or timeout is not None:
+            self._lock(table, [key], for_update, timeout)
         if self._own is None:
             state = self._core.state_of(table, self.snapshot)
             if state is not None:
@@ -283,8 +283,8 @@ class Transaction:
         wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
         if wrong or not isinstance(keys, Iterable):
             raise UsageError("get_many takes a list of keys, or an Arrow array of them")
-        if for_update:
-            self._lock(table, keys, timeout)
+        if for_update or timeout is not None:
+            self._lock(table, keys, for_update, timeout)
         view = self._view(table)
         schema = write.keyed(view.state).schema
         plain = [schema.key(key) for key in keys]
@@ -641,9 +641,9 @@ class Transaction:
 
     # Rows that are this transaction's until it ends.
 
-    def _lock(self, table: str, keys: Iterable[Any], timeout: float | None) -> None:
+    def _lock(self, table: str, keys: Iterable[Any], wanted: bool, timeout: float | None) -> None:
         """Wait for the turn at these keys, and see them as they are then."""
-        wait_s = check_timeout(timeout)
+        wait_s = check_timeout(timeout, wanted=wanted)
         if not self._may_write():
             return
         has_read = self._has_read or self._seen is not None

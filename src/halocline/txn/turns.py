@@ -46,15 +46,17 @@ RowName = tuple[int, bytes]
 TURN_S: Final = 10.0
 """How long a turn lasts at most, while others wait for it."""
 WAIT_S: Final = 30.0
-"""How long is waited for a turn, if nothing else was asked for."""
+"""How long is waited for a turn, if nothing else was asked for; of a run, in all its attempts."""
 HELD: Final = "another transaction holds the row"
 """Why a turn did not come in time."""
 _LOOK_S: Final = 0.5
 """So often a waiting thread looks whether somebody ahead of it has been forgotten."""
 
 
-def check_timeout(timeout: object) -> float:
-    """How long a lock is waited for; UsageError for what is no number of seconds."""
+def check_timeout(timeout: object, *, wanted: bool) -> float:
+    """How long a lock is waited for; UsageError for what is no number of seconds, or no lock."""
+    if not wanted:
+        raise UsageError("timeout= goes with for_update=True")
     if timeout is None:
         return WAIT_S
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
