@@ -27,7 +27,7 @@ def test_python_of_the_document_runs(db: Any) -> None:
         txn.insert("accounts", {"id": 1, "balance": 100})
     names: dict[str, Any] = {"db": db, "hc": hc}
     blocks = examples("python")
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         # Blank lines in front, so that a failure names the line of the document.
         exec(compile("\n" * (block.line - 1) + block.text, str(DOCUMENT), "exec"), names)
