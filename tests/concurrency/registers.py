@@ -60,6 +60,8 @@ class Record:
 class Recorder:
     """Runs transactions of random reads and writes and keeps their records."""
 
+    _kinds: tuple[str, ...] = KINDS
+
     def __init__(
         self, db: hc.Database, *, serializable_percent: int, locks: bool = False, runs: bool = False
     ) -> None:
@@ -68,7 +70,8 @@ class Recorder:
         self.records: list[Record] = []
         self._values = count(1)
         self._percent = serializable_percent
-        self._kinds = (*KINDS, "lock", "lock") if locks else KINDS
+        if locks:
+            self._kinds = (*KINDS, "lock", "lock")
         self._runs = runs
         self._acknowledged = 0
         db.create_table("register", {"key": int, "value": int}, primary_key="key")
