@@ -1,8 +1,8 @@
 """Pins of other processes: how a read-only opener tells the owner which snapshots it still reads.
 
     reader   pins/<random>.pin  locked for as long as the reader lives
-             | seq | pid | oldest open snapshot | crc | seq | reading |   a small page that both map
-                |                                                  |
+             | seq | pid | oldest open snapshot | crc | seq |   a small page that both map
+                |                                        |
     owner    read_pins: locked -> its snapshot holds GC back; not locked -> its process is gone
 
 The protocol has two halves. A reader writes its pin, then folds what the owner has published
@@ -16,10 +16,6 @@ unknown: it counts as a pin of everything, and so does the page of a reader that
 
 A reader that may not write into the directory has no pin. It reads all the same; when a file it
 needs has been collected, it gets SnapshotExpiredError (see `node/replica.py`).
-
-Most transactions are short and begin near the end of the log. So when the last one ends, only the
-last byte changes, `reading`, and the snapshot stays for the next: it is lowered whenever that is
-needed, and raised when the next is LAG_MAX commits ahead of it. 3 us less for each transaction.
 
 Invariants
 - The page never says more than the truth: it is lowered before a snapshot is used and raised after.
@@ -48,13 +44,7 @@ EVERYTHING: Final = 0
 """The snapshot of a pin that nothing may pass."""
 _BODY: Final = Struct("<QQQ")
 _PAGE: Final = Struct("<QQQIQ")
-_READING_AT: Final = _PAGE.size
-_SIZE: Final = _PAGE.size + 1
-_IDLE, _READING = 0, 0xFF
-"""Far apart: a byte that is neither is damaged."""
 _TRIES: Final = 100
-LAG_MAX: Final = 1024
-"""How many commits a pin may be below the snapshots it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +67,19 @@ class PinFile:
         while True:
             self._path = f"{PINS_DIRECTORY}/{clock.random_bytes(8).hex()}.pin"
             try:
-                self._lock: Lock = files.lock(
-                    self._path, self._encode(EVERYTHING) + bytes([_READING])
-                )
+                self._lock: Lock = files.lock(self._path, self._encode(EVERYTHING))
                 break
             except LockedError:  # an owner has just taken our empty file for a dead one
                 continue
         try:
-            self._page: Mapped = files.map(self._path, _SIZE, writable=True)
+            self._page: Mapped = files.map(self._path, _PAGE.size, writable=True)
         except BaseException:
             self._lock.release()
             raise
 
     def write(self, ts: int) -> None:
-        """Pin that snapshot and all newer ones. 1 us."""
-        self._page[: _PAGE.size] = self._encode(ts)
-
-    def read(self, reading: bool) -> None:
-        """Does that pin count? What it says is for the next time, if not."""
-        self._page[_READING_AT] = _READING if reading else _IDLE
+        """Pin that snapshot and all newer ones; NEVER: none. 1 us."""
+        self._page[:] = self._encode(ts)
 
     def close(self) -> None:
         """Unpin. The name goes first: an unlocked file that is left would only wait for GC."""
@@ -129,9 +113,6 @@ class Pins(dict[int, int]):
         """Without a file, other processes do not learn of these pins."""
         super().__init__()
         self._file = file
-        self._stays: PinFile | None = file if isinstance(file, PinFile) else None
-        self._counts = False
-        """Does the page say for certain that it counts?"""
         # Not a plain Lock: a transaction that the collector finds gives up its pin in the middle
         # of anything, our own publishing included.
         self._turn = RLock()
@@ -143,11 +124,8 @@ class Pins(dict[int, int]):
         with self._turn:
             before = self.get(holder)
             dict.__setitem__(self, holder, ts)
-            if not 0 <= ts - self._said < LAG_MAX or self._said < 0 or before == self._said:
+            if ts < self._said or self._said < 0 or before == self._said:
                 self._publish()  # otherwise an older one covers it
-            elif self._stays is not None and not self._counts:
-                self._stays.read(True)
-                self._counts = True
 
     def __delitem__(self, holder: int) -> None:
         with self._turn:
@@ -160,10 +138,7 @@ class Pins(dict[int, int]):
             found = dict.pop(self, holder, *default)
             # The page says nothing of others; of one whose end Ctrl-C broke off, until all have
             # ended.
-            if not self and self._stays is not None and not self._opening and self._said >= 0:
-                self._counts = False
-                self._stays.read(False)
-            elif not self or self._said < 0 or (found is not None and found < self._said + LAG_MAX):
+            if not self or self._said < 0 or (found is not None and found <= self._said):
                 self._publish()
             return found
 
@@ -182,13 +157,13 @@ class Pins(dict[int, int]):
 
     def close(self) -> None:
         with self._turn:
-            file, self._file, self._stays = self._file, None, None
+            file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def abandon(self) -> None:
         """In a forked child, where another thread may have held the lock for ever."""
-        file, self._file, self._stays = self._file, None, None
+        file, self._file = self._file, None
         self._turn = RLock()
         if file is not None:
             file.abandon()
@@ -202,9 +177,6 @@ class Pins(dict[int, int]):
                 self._said = -1
                 self._file.write(oldest)
                 self._said = oldest
-            if self._stays is not None and not self._counts:
-                self._stays.read(True)
-                self._counts = True
             if len(self) == len(pinned):
                 return
 
@@ -238,15 +210,12 @@ def _look(files: Files, path: str) -> ProcessPin:
             finally:
                 lock.release()
             raise FileNotFoundError(path)
-    page = files.map(path, _SIZE, writable=False)
+    page = files.map(path, _PAGE.size, writable=False)
     try:
         for _ in range(_TRIES):
             pin = _decode(bytes(page[: _PAGE.size]))
             if pin is not None:
-                reading = page[_READING_AT]
-                if reading == _IDLE:
-                    return ProcessPin(pin.pid, NEVER)
-                return pin if reading == _READING else ProcessPin(0, EVERYTHING)
+                return pin
         return ProcessPin(0, EVERYTHING)
     finally:
         if not isinstance(page, bytearray):

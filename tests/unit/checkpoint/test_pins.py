@@ -13,7 +13,6 @@ import pytest
 import halocline as hc
 from halocline.checkpoint.pins import (
     EVERYTHING,
-    LAG_MAX,
     PINS_DIRECTORY,
     PinFile,
     Pins,
@@ -69,38 +68,19 @@ def test_a_pin_says_the_oldest_snapshot_of_its_process(files: Any) -> None:
     assert files.list(PINS_DIRECTORY) == []
 
 
-def test_the_next_transaction_finds_the_pin_of_the_last(files: Any) -> None:
-    """It is told at once, the snapshot it is told with may be a little older than its own."""
+def test_a_pin_goes_with_its_transaction_and_comes_with_the_next(files: Any) -> None:
     pins = Pins(PinFile(files, ManualClock(), 11))
-    pins[1] = 5000
-    pins.pop(1)
-    assert read_pins(files) == [ProcessPin(11, NEVER)]
-    for ts in (5000, 5001, 5000 + LAG_MAX - 1):
-        pins[2] = ts
-        assert read_pins(files) == [ProcessPin(11, 5000)]
-        pins[3] = ts + 1
-        pins.pop(2)
-        assert read_pins(files)[0].ts <= ts + 1
-        pins.pop(3)
-        assert read_pins(files) == [ProcessPin(11, NEVER)]
-        pins[1] = 5000
+    for ts in (5000, 5001, 90_000):
+        pins[1] = ts
+        assert read_pins(files) == [ProcessPin(11, ts)]
+        pins[2] = ts + 1
         pins.pop(1)
-    pins[2] = 5000 + LAG_MAX
-    assert read_pins(files) == [ProcessPin(11, 5000 + LAG_MAX)]
-    pins[3] = 4000
+        assert read_pins(files) == [ProcessPin(11, ts + 1)]
+        pins.pop(2)
+        assert read_pins(files) == [ProcessPin(11, NEVER)]
+    pins[1] = 90_000
+    pins[2] = 4000
     assert read_pins(files) == [ProcessPin(11, 4000)]
-    pins.close()
-
-
-def test_a_long_transaction_is_not_held_down_by_the_short_one_before_it(files: Any) -> None:
-    pins = Pins(PinFile(files, ManualClock(), 11))
-    pins[1] = 100
-    pins.pop(1)
-    pins[2] = 150  # for which 100 is good enough
-    assert read_pins(files) == [ProcessPin(11, 100)]
-    pins[3] = 90_000
-    pins.pop(2)
-    assert read_pins(files) == [ProcessPin(11, 90_000)]
     pins.close()
 
 
@@ -113,8 +93,7 @@ def test_a_pin_that_was_cut_off_counts_as_a_pin_of_everything(tmp_path: Path) ->
     path.write_bytes(data[:-1])
     assert read_pins(files) == [ProcessPin(0, EVERYTHING)]
     path.write_bytes(data)
-    pin.read(False)
-    assert read_pins(files) == [ProcessPin(11, NEVER)]
+    assert read_pins(files) == [ProcessPin(11, 50)]
     pin.close()
 
 
