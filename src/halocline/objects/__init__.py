@@ -10,7 +10,7 @@
     zonemap.py    bounds of a column                           -> Zonemap
     bloom.py      Parquet's split-block bloom filter
     columns.py    hidden columns, ids, encodings
-    keybytes.py   keys of whole tables as bytes (xxh3.py: their hashes)
+    keybytes.py   keys of whole tables as bytes, and their hashes
     batch.py      many keys to look for, keyblock.py: where one looks for them
     blocks.py     decoded blocks, kept in the pools
     directory.py  where the pages of a block are

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.objects.bloom import hash_ints, hash_keys
+from halocline.objects.bloom import Hashes, hash_ints, hash_keys
 from halocline.objects.footer import BloomColumn
 from halocline.objects.keybytes import key_bytes, pk64
-from halocline.objects.xxh3 import Hashes
 from halocline.schema.batches import Int64Array
 from halocline.schema.cells import Cells
 from halocline.schema.schema import Schema

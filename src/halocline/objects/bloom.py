@@ -32,10 +32,10 @@ from halocline.errors import CorruptionError
 from halocline.objects.columns import PK64_ID
 from halocline.objects.footer import BloomColumn
 from halocline.objects.thrift import ThriftError, read_struct
-from halocline.objects.xxh3 import Hashes
 from halocline.schema.batches import BoolArray
 from halocline.schema.types import EPOCH_ORDINAL
 
+Hashes = npt.NDArray[np.uint64]
 INT32, INT64, BYTE_ARRAY, FIXED = 1, 2, 6, 7
 """Physical types that Parquet hashes."""
 

@@ -4,8 +4,8 @@
     table --pk64------> int64 array: xxh3-64 of these bytes
 
 The same bytes as schema/keys.py makes one by one, here a column at a time: 1 M keys of (int64,
-int64) take 30 ms, of (int64, string) 150 ms. A composite key has no column of its own for a bloom
-filter to stand on, so its hash becomes one.
+int64) take 30 ms, of (int64, string) 150 ms, and hashing them 150 ms more. A composite key has no
+column of its own for a bloom filter to stand on, so its hash becomes one.
 
 Invariant: equal to `schema.key_bytes` for every canonical key (tests try all types).
 """
@@ -21,11 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from halocline.objects.xxh3 import Bytes2D, xxh3_64
 from halocline.schema.batches import int64_values
 from halocline.schema.types import EPOCH_ORDINAL, kind
 
+Bytes2D = npt.NDArray[np.uint8]
+
 _SIGN64: Final = np.uint64(1 << 63)
+SLICE_ROWS: Final = 16384
+"""Keys that are hashed in one go: other threads wait so long for the interpreter, some 3 ms."""
 
 
 def key_bytes(table: Any, names: Sequence[str]) -> Any:
@@ -42,12 +45,11 @@ def key_bytes(table: Any, names: Sequence[str]) -> Any:
 
 def pk64(table: Any, names: Sequence[str]) -> npt.NDArray[np.int64]:
     """`_pk64` of every row of a canonical table whose key is made of these columns."""
-    columns = [_one_chunk(table.column(name)) for name in names]
-    if all(_is_fixed(column.type) for column in columns):
-        hashes = xxh3_64(np.hstack([_fixed(column) for column in columns]))
-    else:
-        keys = key_bytes(table, names).to_pylist()
-        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
+    keys, digest = key_bytes(table, names), xxhash.xxh3_64_intdigest
+    hashes = np.empty(len(keys), np.uint64)
+    for start in range(0, len(keys), SLICE_ROWS):
+        part = keys[start : start + SLICE_ROWS].to_pylist()
+        hashes[start : start + SLICE_ROWS] = np.fromiter(map(digest, part), np.uint64, len(part))
     return hashes.view(np.int64)
 
 
