@@ -50,7 +50,7 @@ from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema, check_types, proper_names
 from halocline.spark.worker import chunks
 from halocline.txn import Transaction
-from pyspark_halocline.apply import FEED, apply_changes, check_feed, unknown
+from pyspark_halocline.apply import FEED, apply_changes, check_feed
 from pyspark_halocline.connect import at_owner, open_to_read
 from pyspark_halocline.options import Settings
 from pyspark_halocline.travel import (
@@ -188,7 +188,7 @@ class _Writer:
         if mode == "upsert":
             txn.upsert(name, table)
         elif mode == "ignore":
-            txn.insert(name, unknown(txn, name, table))
+            txn.insert(name, table, on_conflict="ignore")
         else:
             apply_changes(txn, name, table)
         return True

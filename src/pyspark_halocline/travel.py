@@ -115,8 +115,8 @@ def reserve(db: Database, table: str, *, tasks: int = TASKS) -> Reserved | None:
     lease_us = SystemClock().wall_us() + int(LEASE_S * 1e6)
     rows = tasks * ORDINALS * PLACE_ROWS
     job = core.committer.start_job(state, rows=rows, lease_us=lease_us)
-    shared = SharedJob.of(
-        core.options,
+    shared = SharedJob(
+        options=core.options,
         table_id=job.table_id,
         job_id=job.job_id,
         first_rowid=job.first_rowid,

@@ -114,7 +114,7 @@ def test_a_name_that_another_attempt_has_taken_is_passed_over(tmp_path: Path) ->
     """Two attempts of one task that came to the same number, as after a stage was run again."""
     rows = pa.table({"id": [1, 2]})
     schema = Schema.define({"id": int}, "id")
-    job = SharedJob.of(hc.Options(), table_id=3, job_id=9, ordinals=5, attempts=8)
+    job = SharedJob(options=hc.Options(), table_id=3, job_id=9, ordinals=5, attempts=8)
 
     def attempt() -> JobWriter:
         return job.writer(PyarrowObjects.open(tmp_path), schema, 1, 7)

@@ -23,7 +23,7 @@ Not here: sorting rows (order.py), Parquet (write.py), the log's part of a job (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -138,6 +138,8 @@ class SharedJob:
     Plain values, because they travel.
     """
 
+    options: Options
+    """How large objects become."""
     table_id: int
     job_id: int
     first_rowid: int = 0
@@ -145,48 +147,19 @@ class SharedJob:
     """How many objects a task may write."""
     attempts: int
     """How many attempts of a task have names of their own."""
-    object_rows: int
-    row_group_rows: int
-    page_rows: int
-    block_bytes: int
 
-    @classmethod
-    def of(
-        cls,
-        options: Options,
-        *,
-        table_id: int,
-        job_id: int,
-        first_rowid: int = 0,
-        ordinals: int,
-        attempts: int,
-    ) -> SharedJob:
-        """A job with the sizes of objects that the options say."""
-        return cls(
-            table_id=table_id,
-            job_id=job_id,
-            first_rowid=first_rowid,
-            ordinals=ordinals,
-            attempts=attempts,
-            object_rows=min(options.object_rows, PLACE_ROWS),
-            row_group_rows=options.row_group_rows,
-            page_rows=options.page_rows,
-            block_bytes=options.block_bytes,
-        )
+    @property
+    def object_rows(self) -> int:
+        """Most rows in an object: no more than its place has RowIDs."""
+        return min(self.options.object_rows, PLACE_ROWS)
 
     def writer(self, objects: Objects, schema: Schema, task: int, attempt: int) -> JobWriter:
         """The writer of one attempt of a task."""
-        options = Options(
-            object_rows=self.object_rows,
-            row_group_rows=self.row_group_rows,
-            page_rows=self.page_rows,
-            block_bytes=self.block_bytes,
-        )
         first = task * self.ordinals
         return JobWriter(
             objects,
             schema,
-            options,
+            replace(self.options, object_rows=self.object_rows),
             table_id=self.table_id,
             job_id=self.job_id,
             first_rowid=self.first_rowid,

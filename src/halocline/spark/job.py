@@ -205,8 +205,8 @@ def start(owner: SparkOwner, changes: TableChanges, partitions: int) -> SharedJo
     """Log a job for so many tasks."""
     core, (ordinals, attempts) = owner.core, shares(partitions)
     job = task_objects.start(core.writing, changes, rows=partitions * ordinals * PLACE_ROWS)
-    return SharedJob.of(
-        core.options,
+    return SharedJob(
+        options=core.options,
         table_id=job.table_id,
         job_id=job.job_id,
         first_rowid=job.first_rowid,

@@ -179,8 +179,8 @@ class _OnSpark:
         return Rewriting(
             root=state.shelf.root,
             schema=state.schema.to_wire(),
-            job=SharedJob.of(
-                work.options,
+            job=SharedJob(
+                options=work.options,
                 table_id=state.table_id,
                 job_id=work.job_id,
                 ordinals=ORDINALS,

@@ -56,7 +56,7 @@ def test_a_key_tells_the_entry_of_a_file() -> None:
 
 def test_tasks_share_names_and_rowids_of_a_job() -> None:
     objects = MemoryObjects()
-    job = SharedJob.of(TINY, table_id=3, job_id=9, first_rowid=5, ordinals=2, attempts=4)
+    job = SharedJob(options=TINY, table_id=3, job_id=9, first_rowid=5, ordinals=2, attempts=4)
     seen = []
     for task in range(3):
         for attempt in (0, 1):
