@@ -175,7 +175,7 @@ def test_waiting_for_a_long_answer_takes_no_places(owner: hc.Database, node: hc.
     for _ in range(50):
         NearRoute(owner.path, _never).check_awake(link, Ping())
     until = time.monotonic() + 30
-    while len(service._desk) > 2:
+    while len(service._loop) > 2:
         assert time.monotonic() < until, "connections pile up at the owner"
         time.sleep(0.001)
     assert len(link._idle) <= 2

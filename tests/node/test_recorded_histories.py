@@ -108,7 +108,7 @@ def _cut(owner: hc.Database, chance: random.Random, done: threading.Event) -> No
     service = owner_of(owner).service
     assert service is not None
     while not done.wait(chance.random() * 0.02):
-        channels = list(service._desk._seats.values())
+        channels = list(service._loop._callers.values())
         if channels:
             with suppress(OSError):
                 chance.choice(channels).channel.sock.shutdown(socket.SHUT_RDWR)

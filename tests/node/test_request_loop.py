@@ -1,4 +1,4 @@
-"""The desk with real sockets: whoever stalls, hurries, breaks off or fails holds up nobody else."""
+"""The request loop with real sockets: a caller that stalls, hurries or fails holds up no other."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_half_a_request_holds_up_nobody(db: hc.Database, cut: int) -> None:
     assert keys(db) == [1]
 
 
-def test_half_a_request_does_not_keep_the_desk_busy(
+def test_half_a_request_does_not_keep_the_loop_busy(
     db: hc.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = _count(monkeypatch, "halocline.node.request_loop.RequestLoop._turn")
@@ -180,7 +180,7 @@ def test_who_leaves_before_the_welcome_leaves_no_session(db: hc.Database) -> Non
     door = owner_of(db).service
     assert isinstance(door, Service)
     check_others(db)
-    until(lambda: len(door._desk) == 0)
+    until(lambda: len(door._loop) == 0)
     assert len(door._sessions) == 1  # that of the process itself
 
 
@@ -242,7 +242,7 @@ def test_there_are_only_so_many_places(db: hc.Database) -> None:
                 assert "connections already" in str(said(Channel(sock)))
     door = owner_of(db).service
     assert isinstance(door, Service)
-    until(lambda: len(door._desk) == 0)
+    until(lambda: len(door._loop) == 0)
     check_others(db)
 
 
@@ -270,7 +270,7 @@ def test_numbers_of_connections_are_used_again(db: hc.Database) -> None:
     assert len(keys(db)) == 100
     door = owner_of(db).service
     assert isinstance(door, Service)
-    until(lambda: len(door._desk) == 0)
+    until(lambda: len(door._loop) == 0)
 
 
 def test_an_owner_without_file_numbers_takes_in_those_who_wait_later(
@@ -336,9 +336,9 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
     dismissed: list[Any] = []
     dismiss = RequestLoop._dismiss
 
-    def note(desk: RequestLoop, seat: Any) -> None:
-        dismissed.append(seat)
-        dismiss(desk, seat)
+    def note(loop: RequestLoop, caller: Any) -> None:
+        dismissed.append(caller)
+        dismiss(loop, caller)
 
     monkeypatch.setattr(RequestLoop, "_dismiss", note)
     record = row_record(DML_A, 1, encode_rows([(77, "x")]))
@@ -354,7 +354,7 @@ def test_who_is_refused_and_has_hung_up_takes_nobody_with_it(
         assert said(first)[0] == said(good)[0] == "done"
         check_others(db)
     until(lambda: len(dismissed) == 5)
-    assert len(set(dismissed)) == 5, "a seat was dismissed twice"
+    assert len(set(dismissed)) == 5, "a caller was dismissed twice"
 
 
 def test_a_log_that_fails_leaves_all_outcomes_open(
@@ -375,7 +375,7 @@ def test_a_log_that_fails_leaves_all_outcomes_open(
             channels[0].sock.sendall(PING)
             assert said(channels[0])[0] == "done"
         assert keys(db) == []
-    # The desk is still there, and nothing happens any more.
+    # The request loop is still there, and nothing happens any more.
     with caller(db) as channel:
         channel.sock.sendall(insert(db, 100))
         assert said(channel)[2]["outcome"] == "not_committed"

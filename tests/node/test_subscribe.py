@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import halocline as hc
-from halocline.node import push, request_loop, server, wire
+from halocline.node import push, streams, wire
 from halocline.node.session import Session
 from halocline.node.subscription import Delivery, Subscription, unseen
 from halocline.node.wire import HEAD, encode
@@ -353,8 +353,7 @@ def test_nobody_waits_for_a_subscriber_that_does_not_read(
 def test_a_subscriber_that_does_not_read_is_cut_off(
     owner: hc.Database, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_loop, "PUSH_S", 1)
-    monkeypatch.setattr(server, "PUSH_S", 1)
+    monkeypatch.setattr(streams, "PUSH_S", 1)
     owner.create_table("wide", {"id": int, "text": str}, "id")
     ways = [_stalled(owner, way, certificate) for way in ("socket", "tls")]
     _until(lambda: all(len(hub.feeds()) == 1 for hub, _ in ways))

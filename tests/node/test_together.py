@@ -1,6 +1,6 @@
 """Single rows of one moment: one entry of the log, and a transaction each for everybody who looks.
 
-at_once     the desk waits for the disk while others come: all of them are its next turn
+at_once     the request loop waits for the disk while others come: all of them are its next turn
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _state(db: hc.Database, table: str) -> Any:
 def at_once(
     db: hc.Database, frames: Sequence[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> list[list[Any]]:
-    """The answers to requests that the desk finds all at the same time."""
+    """The answers to requests that the request loop finds all at the same time."""
     with ExitStack() as stack, slow_disk(monkeypatch) as (began, go_on):
         first, *rest = [stack.enter_context(caller(db)) for _ in range(len(frames) + 1)]
         first.sock.sendall(insert(db, -1))

@@ -138,7 +138,8 @@ class Pins(dict[int, int]):
             found = dict.pop(self, holder, *default)
             # The page says nothing of others; of one whose end Ctrl-C broke off, until all have
             # ended.
-            if not self or self._said < 0 or (found is not None and found <= self._said):
+            idle = not self and self._said != NEVER
+            if idle or self._said < 0 or (found is not None and found <= self._said):
                 self._publish()
             return found
 

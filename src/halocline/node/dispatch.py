@@ -4,8 +4,8 @@
 
 The same for everybody, whatever the way: processes of this machine through a socket (service.py),
 those of other machines through TLS (server.py), and this process itself, once it has taken over
-from an owner that is gone (link.py). A commit runs in the thread that brought it, or at the desk
-(request_loop.py) with those that came together with it.
+from an owner that is gone (link.py). A commit runs in the thread that brought it, or in
+the request loop (request_loop.py) with those that came together with it.
 
 A snapshot that comes from outside is pinned here first and then compared with what has been trimmed
 from memory (`Core.check_writable`): either the trimmer has seen the pin, or we see that it went on.

@@ -30,27 +30,25 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node.channel import Channel
 from halocline.node.dispatch import Dispatch
-from halocline.node.faults import fault_of, to_wire
+from halocline.node.faults import fault_of
 from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
 from halocline.node.limits import read_request
 from halocline.node.served import Served
 from halocline.node.session import Session
+from halocline.node.streams import push
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
-    Done,
     Request,
     Subscribe,
     Welcome,
-    encode,
+    done,
     frame,
 )
 
@@ -69,8 +67,6 @@ IDLE_S: Final = 60.0
 """How long a connection may say nothing. Clients of ours end it earlier."""
 REPLY_S: Final = 60.0
 """How long a caller may take nothing of its answer."""
-PUSH_S: Final = 30.0
-"""How long a subscriber may take nothing of what it is sent."""
 STOP_S: Final = 600.0
 STOP_REPLY_S: Final = 1.0
 """How long somebody may take to read an answer, or to hear that it is over, while it stops."""
@@ -252,9 +248,9 @@ class Server:
                 if isinstance(request, Subscribe):
                     feed = self._answers.hub.open(request)
                     peer.works = False
-                    self._push(channel, feed)
+                    push(channel, feed, self._answers.schema_of)
                     return
-                reply = frame(Done(msgspec.Raw(encode(self._answers.answer(session, request)))))
+                reply = done(self._answers.answer(session, request))
             except Exception as error:  # noqa: BLE001 every error is part of an answer
                 reply = frame(fault_of(error, self._answers.schema_of))
             peer.works = False
@@ -274,17 +270,6 @@ class Server:
         if session.role == "read" and not request.for_readers:
             raise UsageError("this token is for reading only")
         return request
-
-    def _push(self, channel: Channel, feed: Any) -> None:
-        """Send what is committed, until somebody hangs up or it cannot go on."""
-        channel.limit(0, PUSH_S)
-        try:
-            for pushed in feed:
-                channel.send(Done(msgspec.Raw(encode(pushed))))
-        except HaloclineError as error:
-            channel.send(to_wire(error, self._answers.schema_of))
-        finally:
-            feed.close()
 
     # Sessions.
 

@@ -62,7 +62,7 @@ class Service:
         self._owner = weakref.ref(owner)
         self._root = root
         self._lock = threading.Lock()
-        self._desk = RequestLoop(answers, self._greet, self._leave)
+        self._loop = RequestLoop(answers, self._greet, self._leave)
         self._sessions: dict[int, Session] = {}
         self._last_session = epoch << 32
         self._numbers = count((epoch << 32) + 1)
@@ -104,19 +104,19 @@ class Service:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.answers.hub.stop()
-        self._desk.close(STOP_PUSH_S, wait_s)
+        self._loop.close(STOP_PUSH_S, wait_s)
         self._stopped = True
 
     def abandon(self) -> None:
         """In a forked child: the parent goes on listening."""
         self.stopping = self._stopped = True
         self._listener.close()
-        self._desk.abandon()
+        self._loop.abandon()
 
     def mend(self) -> None:
         """Hang up on silent callers. If somebody has damaged or deleted the endpoint file, write it
         again."""
-        self._desk.expire(HELLO_S)
+        self._loop.expire(HELLO_S)
         if self.stopping or read_endpoint(self._root) is not None:
             return
         with suppress(OSError):
@@ -132,17 +132,17 @@ class Service:
     # One connection.
 
     def admit(self, sock: socket.socket) -> None:
-        """Give a connection a seat at the desk."""
+        """Hand a connection to the request loop."""
         channel = Channel(sock)
-        if self.stopping or len(self._desk) >= CONNECTIONS_MAX:
+        if self.stopping or len(self._loop) >= CONNECTIONS_MAX:
             text = f"the owner serves {CONNECTIONS_MAX} connections already: try later"
             refuse(channel, UnavailableError("the owner is closing" if self.stopping else text))
             channel.close()
-            self._desk.expire(HELLO_S)
+            self._loop.expire(HELLO_S)
             return
         channel.limit(0, REPLY_S)
         try:
-            self._desk.admit(channel)
+            self._loop.admit(channel)
         except (OSError, RuntimeError):  # closed just before, or no more file numbers or threads
             channel.close()
 
@@ -184,5 +184,5 @@ class Service:
                 self.answers.end(session)
             except HaloclineError:
                 pass  # what it began ends with the owner, then
-            except Exception as error:  # a bug of ours must not take the desk down
+            except Exception as error:  # a bug of ours must not take the loop down
                 _logger.error("a session of another process did not end", exc_info=error)

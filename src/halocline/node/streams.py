@@ -3,6 +3,8 @@
     Feed            in this very process, the owner's       (push.py)
     ChannelStream   through a connection of its own, to the owner of this machine or to a server
 
+The owner's side of a connection is `push`: what a Feed gives, frame after frame.
+
 Each gives Pushed after Pushed until `stop` is called, from any thread, or an error ends it: one of
 errors.py when the owner has said so, OSError when the way to it is lost. Whoever reads slowly holds
 the sender back, nobody else.
@@ -13,14 +15,18 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from halocline.errors import HaloclineError
 from halocline.node.channel import Channel
-from halocline.node.faults import SchemaOf, from_wire
-from halocline.node.wire import FRAME_BYTES_MAX, Failed, Pushed, Subscribe, decode_reply
+from halocline.node.faults import SchemaOf, from_wire, to_wire
+from halocline.node.push import Feed
+from halocline.node.wire import FRAME_BYTES_MAX, Failed, Pushed, Subscribe, decode_reply, done
 
+PUSH_S: Final = 30
+"""How long a subscriber may take nothing of what it is sent."""
 _decode_pushed = msgspec.msgpack.Decoder(Pushed).decode
 
 
@@ -53,6 +59,18 @@ class ChannelStream:
     def stop(self) -> None:
         with suppress(OSError):
             self._channel.sock.shutdown(socket.SHUT_RDWR)
+
+
+def push(channel: Channel, feed: Feed, schema_of: SchemaOf) -> None:
+    """Send what is committed, until the subscriber hangs up or it cannot go on."""
+    channel.limit(0, PUSH_S)
+    try:
+        for pushed in feed:
+            channel.sock.sendall(done(pushed))
+    except HaloclineError as error:
+        channel.send(to_wire(error, schema_of))
+    finally:
+        feed.close()
 
 
 def _pushed(body: bytes, schema_of: SchemaOf) -> Pushed:

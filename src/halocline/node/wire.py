@@ -380,3 +380,8 @@ def frame(message: Any) -> bytes:
     """A message, ready to be sent."""
     body = encode(message)
     return HEAD.pack(len(body), crc32(body)) + body
+
+
+def done(value: Any) -> bytes:
+    """The frame of an answer."""
+    return frame(Done(msgspec.Raw(encode(value))))
