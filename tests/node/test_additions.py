@@ -122,3 +122,18 @@ def test_only_a_workspace_may_hold_amounts_and_only_in_updates() -> None:
     flagged[2] = 1
     with pytest.raises(CorruptionError, match="flags"):
         decode_node(DML_A, bytes(flagged), schema, amounts=True)
+
+
+def test_a_request_that_adds_null_is_refused(owner: hc.Database, other: hc.Database) -> None:
+    """No client of ours sends one."""
+    txn = other.begin()
+    txn.update("t", 1, {"v": hc.add(1)})
+    (changes,) = txn.workspace.changes.values()
+    (intent,) = changes.updates.values()
+    intent.added[1] = None
+    with pytest.raises(CorruptionError, match="adds nothing"):
+        txn.commit()
+    assert (row(owner)["v"], row(other)["v"]) == (1, 1)
+    with other.begin() as txn:
+        txn.update("t", 1, {"v": hc.add(1)})
+    assert row(owner)["v"] == 2

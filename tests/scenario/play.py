@@ -65,11 +65,13 @@ class Arrow(Single):
 class ArrowByPredicate(Arrow):
     """Finds rows by predicate instead of by key, so that updates and deletes go the bulk way.
 
-    A serializable transaction would then have read the whole table: there it writes by key.
+    A serializable transaction would then have read the whole table: there it writes by key. So
+    does one that adds, as additions to many rows at once are plain writes.
     """
 
     def update(self, txn: hc.Transaction, table: str, key: Any, values: dict[str, Any]) -> int:
-        if txn.serializable or txn.get(table, key) is None:
+        adds = any(not isinstance(value, str | int | float | None) for value in values.values())
+        if adds or txn.serializable or txn.get(table, key) is None:
             return super().update(txn, table, key, values)
         where, params = _by_key(txn, table, key)
         return txn.update(table, where=where, params=params, set=values)

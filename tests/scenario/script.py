@@ -30,8 +30,9 @@
 | flush, compact, checkpoint, gc                        | (upkeep of the whole database)        |
 
 A step outside a transaction is one of its own. A ROW is `{id: 1, a: x}`, or `(1, x)` in the order
-of the columns. Values: 7, 1.5, true, null, 'text with blanks', or a bare word, which is text. SQL
-stands in double quotes. `=` and `!` need blanks around them, the `=` of `col=value` has none.
+of the columns. Values: 7, 1.5, true, null, 'text with blanks', or a bare word, which is text. An
+update also takes `n=add(-1)` and `n=expr("m * 2")`. SQL stands in double quotes. `=` and `!` need
+blanks around them, the `=` of `col=value` has none.
 
 Every mistake is a ScriptError that starts with file:line.
 """
@@ -43,6 +44,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import halocline as hc
 
 
 class ScriptError(Exception):
@@ -257,7 +260,7 @@ class _Reader:
         while self._peek().kind == "word" and self._peek(1).kind == "assign":
             name = self._word("a column")
             self._take("assign")
-            values[name] = self._plain(self._value())
+            values[name] = self._term()
         if not values:
             raise self._error("expected column=value without blanks around the =")
         return args | {"values": values, "as": self._as()}
@@ -348,6 +351,19 @@ class _Reader:
         if token.kind == "word":
             return _value_of(token.text)
         return self._tuple() if token.kind == "(" else self._dict()
+
+    def _term(self) -> Any:
+        """A value, an amount that is added, or an expression over the row."""
+        if self._peek(1).kind != "(" or self._peek().text not in {"add", "expr"}:
+            return self._plain(self._value())
+        make = self._word("a term")
+        self._take("(")
+        if make == "expr":
+            term = hc.expr(self._take("sql", what="an expression in double quotes").text)
+        else:
+            term = hc.add(self._plain(self._value()))
+        self._take(")")
+        return term
 
     def _tuple(self) -> tuple[Any, ...]:
         values = []

@@ -43,6 +43,8 @@ NAMES = (
     "upsert a",
     "update a",
     "update b",
+    "add a",
+    "expr a",
     "key change",
     "key change to K",
     "delete",
@@ -124,6 +126,8 @@ class Writer:
             "upsert a": {old: (v, 0), new: (v, None)},
             "update a": {old: (v, 0)},
             "update b": {old: (0, v)},
+            "add a": {old: (v, 0)},
+            "expr a": {old: (v, 0)},
             "delete": {old: None} if there else {},
             "delete + insert": {new: (v, v)} | ({old: None} if there else {}),
         }
@@ -154,10 +158,14 @@ def _delete_insert_bulk(writer: Writer, txn: hc.Transaction, table: str, state: 
     return txn.insert(table, writer.rows(K, OWN_NEW + writer.n))
 
 
-def _update_bulk(column: str) -> Act:
+def _update_bulk(column: str, term: Callable[[int], Any] = int) -> Act:
     return lambda w, txn, t, state: txn.update(
-        t, where=f"id in ({K}, {OWN_OLD + w.n})", set={column: w.value}
+        t, where=f"id in ({K}, {OWN_OLD + w.n})", set={column: term(w.value)}
     )
+
+
+def _b_plus(value: int) -> Any:
+    return hc.expr("b + ?", [value])
 
 
 _SINGLE: dict[str, Act] = {
@@ -166,6 +174,8 @@ _SINGLE: dict[str, Act] = {
     "upsert a": lambda w, txn, t, state: txn.upsert(t, w.row("a")),
     "update a": lambda w, txn, t, state: txn.update(t, K, {"a": w.value}),
     "update b": lambda w, txn, t, state: txn.update(t, K, {"b": w.value}),
+    "add a": lambda w, txn, t, state: txn.update(t, K, {"a": hc.add(w.value)}),
+    "expr a": lambda w, txn, t, state: txn.update(t, K, {"a": _b_plus(w.value)}),
     "key change": lambda w, txn, t, state: txn.update(t, K, {"id": TARGET + w.n}),
     "key change to K": lambda w, txn, t, state: txn.update(t, SOURCE + w.n, {"id": K}),
     "delete": lambda w, txn, t, state: txn.delete(t, K),
@@ -179,6 +189,8 @@ _BULK: dict[str, Act] = {
     ),
     "update a": _update_bulk("a"),
     "update b": _update_bulk("b"),
+    "add a": _update_bulk("a", hc.add),
+    "expr a": _update_bulk("a", _b_plus),
     "key change": lambda w, txn, t, state: txn.update(
         t, where=f"id = {K}", set={"id": TARGET + w.n}
     ),
@@ -218,6 +230,10 @@ class Variant:
         """Whether the second transaction, by this variant, has read what the first one writes."""
         by_predicate = self.bulk[1] and operation in READS_IN_BULK
         return self.isolation == "serializable" and (self.read_first or by_predicate)
+
+    def adds_plainly(self, first: str, second: str) -> bool:
+        """Whether one of two additions is a plain write, as those of many rows at once are."""
+        return first == second == "add a" and any(self.bulk)
 
 
 FORMS = ((False, False), (False, True), (True, False), (True, True))
@@ -351,6 +367,13 @@ def test_update_against_delete_conflicts_in_both_orders() -> None:
         assert MATRIX["K exists", "delete", update] == "conflict"
 
 
+def test_additions_conflict_with_all_that_writes_the_column_but_additions() -> None:
+    for other in NAMES:
+        cell = MATRIX["K exists", "add a", other]
+        merges = {"add a": "3 0", "update b": "1 2", "insert": "-", "key change to K": "-"}
+        assert cell == merges.get(other, "conflict")
+
+
 def test_the_matrix_is_symmetric_but_for_who_wins() -> None:
     for (state, first, second), cell in MATRIX.items():
         assert (cell == "conflict") == (MATRIX[state, second, first] == "conflict")
@@ -367,7 +390,7 @@ def test_alone(bench: Bench, state: str, operation: str, bulk: bool) -> None:
     txn = bench.db.begin()
     if expected == "NotFoundError" and bulk:
         # By predicate an absent row is no error; what it does to other rows is not K's business.
-        assert writer.do(txn, table, operation, state) == (1 if "update" in operation else 0)
+        assert writer.do(txn, table, operation, state) == (0 if "key" in operation else 1)
         txn.rollback()
     elif expected.endswith("Error"):
         with pytest.raises(hc.HaloclineError) as caught:
@@ -422,7 +445,7 @@ def _play(bench: Bench, variant: Variant, state: str, first: str, second: str) -
     if variant.isolation == "snapshot":
         bench.moves.settle()  # The move ends between the two commits, or else after both.
     cell = MATRIX[state, first, second]
-    if all(wrote) and variant.reads(second):
+    if (all(wrote) and variant.reads(second)) or variant.adds_plainly(first, second):
         cell = "conflict"
     if cell == "conflict":
         with pytest.raises(hc.ConflictError) as caught:
@@ -442,10 +465,11 @@ def _play(bench: Bench, variant: Variant, state: str, first: str, second: str) -
 
 
 def _valued(row: Row | None, writers: tuple[Writer, Writer]) -> Row | None:
-    """The document's 1 and 2 as what the two have really written."""
+    """The document's 1 and 2 as what the two have really written, and 3 as the sum of both."""
     if row is None:
         return None
     values = {0: 0, None: None, 1: writers[0].value, 2: writers[1].value}
+    values[3] = writers[0].value + writers[1].value
     return values[row[0]], values[row[1]]
 
 

@@ -40,6 +40,11 @@ def test_assignments_and_expectations_are_told_apart() -> None:
     assert step.wanted == Wanted(values=(1,))
 
 
+def test_terms_are_values_of_updates() -> None:
+    step = one('a> update t 7 n=add(-3) m=expr("n * 2") a=add = 1')
+    assert repr(step.args["values"]) == "{'n': hc.add(-3), 'm': hc.expr('n * 2'), 'a': 'add'}"
+
+
 def test_expectations() -> None:
     assert one("a> commit").wanted is None
     assert one("a> commit = first").wanted == Wanted(values=(Word("first"),))

@@ -187,6 +187,8 @@ def _add_amounts(changes: TableChanges, node: Update, changed: set[int], state: 
         old, sums = find_version(state, key, int(target)), list(row)
         if old is None:
             raise CorruptionError("request", "a row that is to be added to is not there")
+        if any(row[at] is None for at in added):
+            raise CorruptionError("request", "a row adds nothing to a column that it adds to")
         for at in added:
             sums[at] = schema.plus(at, old[at], row[at])
         amounts = {at: row[at] for at in added}

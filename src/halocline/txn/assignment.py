@@ -4,7 +4,8 @@
 
 The sum that an amount gives is only a forecast: it is made again, from the newest row, when others
 have added to the same number meanwhile (conflict.py). An expression is worked out once, over the
-row that the transaction sees, so the columns that it reads count as written.
+row that the transaction sees, so the columns that it reads count as written, also those that the
+same update adds to.
 
 Many rows at once (where.py) are worked out by DuckDB, amounts too, and are then plain writes.
 """
@@ -12,6 +13,7 @@ Many rows at once (where.py) are worked out by DuckDB, amounts too, and are then
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -58,11 +60,6 @@ class Assignment(NamedTuple):
     def is_constant(self) -> bool:
         return not self.amounts and not self.exprs
 
-    @property
-    def names(self) -> list[int]:
-        """Every position that is set."""
-        return [*self.values, *self.amounts, *self.exprs]
-
 
 class NewValues(NamedTuple):
     """What an update makes of one row."""
@@ -71,6 +68,8 @@ class NewValues(NamedTuple):
     """Of the columns that it sets."""
     reads: frozenset[int] = frozenset()
     """Columns that count as written because an expression has read them."""
+    added: Mapping[int, Any] = MappingProxyType({})
+    """Amounts of columns that were only added to: no expression has read them."""
 
 
 def constants(schema: Schema, given: Mapping[str, Any]) -> dict[int, Any] | None:
@@ -123,6 +122,7 @@ def work_out(
         at: [value for chunk in column.chunks for value in column_values(chunk)]
         for at, column in computed.items()
     }
+    added = {at: amount for at, amount in assignment.amounts.items() if at not in reads}
     found = []
     for place, row in enumerate(rows):
         values = dict(assignment.values)
@@ -130,7 +130,7 @@ def work_out(
             values[at] = schema.plus(at, row[at], amount)
         for at, column in columns.items():
             values[at] = column[place]
-        found.append(NewValues(values, reads))
+        found.append(NewValues(values, reads, added))
     return found
 
 

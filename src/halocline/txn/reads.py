@@ -67,11 +67,11 @@ class Reads:
 
 def told_by(error: HaloclineError, keys: Sequence[Any]) -> Sequence[Any]:
     """Which keys a write that failed has told its caller about; `keys` are those it was for."""
-    if isinstance(error, SchemaError):
-        return error.read_keys
     if isinstance(error, DuplicateKeyError):
         return () if error.inside_input else error.all_keys
-    return (error.read_keys or keys) if isinstance(error, NotFoundError) else ()
+    if isinstance(error, (SchemaError, NotFoundError)):
+        return error.read_keys or keys
+    return keys  # an expression that cannot be worked out over the row
 
 
 def changed_between(state: TableState, keys: Sequence[Any], before: int, after: int) -> Any:

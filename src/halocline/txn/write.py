@@ -322,14 +322,11 @@ def update_rows(
         given = [old for _, old in rows]
         results = work_out(core.duck, schema, changes.entry.name, assignment, given)
     if key_of is not None and not schema.key_set.isdisjoint(assignment.values):
-        together = zip(rows, results, strict=True)
-        moved = [(row_id, old, _with(old, one.values)) for (row_id, old), one in together]
-        move_rows(changes, moved, set(assignment.names) - schema.key_set, snapshot)
+        move_rows(changes, list(zip(rows, results, strict=True)), snapshot)
         return
-    for (row_id, old), (values, reads) in zip(rows, results, strict=True):
+    for (row_id, old), (values, reads, added) in zip(rows, results, strict=True):
         key = None if key_of is None else key_of(old)
-        row, changed = _with(old, values), {*values, *reads}
-        replace(changes, row_id, key, row, changed, assignment.amounts)
+        replace(changes, row_id, key, _with(old, values), {*values, *reads}, added)
 
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
@@ -426,15 +423,16 @@ def remove(changes: TableChanges, row_id: int, key: Any) -> None:
 
 
 def move_rows(
-    changes: TableChanges, rows: Sequence[tuple[int, Row, Row]], changed: set[int], snapshot: int
+    changes: TableChanges, rows: Sequence[tuple[tuple[int, Row], NewValues]], snapshot: int
 ) -> None:
-    """Update visible rows (id, old, new) in their keys: judged by the final picture, then done."""
-    key_of = changes.state.key_of
+    """Update visible rows in their keys: judged by the final picture, then done."""
+    key_of, key_set = changes.state.key_of, changes.schema.key_set
     assert key_of is not None
     steps = []
-    for row_id, old, row in rows:
+    for (row_id, old), new in rows:
+        row = _with(old, new.values)
         changes.schema.check_key(key_of(row))
-        steps.append((row_id, key_of(old), key_of(row), row))
+        steps.append((row_id, key_of(old), key_of(row), row, new))
     fresh = [step[2] for step in steps]
     repeated = _repeated(fresh)
     leaving = {step[1] for step in steps}
@@ -443,12 +441,13 @@ def move_rows(
     if repeated or taken:
         raise DuplicateKeyError(changes.entry.name, repeated or taken)
     moving = [step for step in steps if step[1] != step[2]]
-    for row_id, key, new_key, row in steps:
+    for row_id, key, new_key, row, new in steps:
         if key == new_key:
-            replace(changes, row_id, key, row, set(changed))
-    for row_id, key, _, _ in moving:
+            written = {*new.values, *new.reads} - key_set
+            replace(changes, row_id, key, row, written, new.added)
+    for row_id, key, *_ in moving:
         remove(changes, row_id, key)
-    for _, _, new_key, row in moving:
+    for _, _, new_key, row, _ in moving:
         changes.insert(new_key, row)
 
 

@@ -276,6 +276,48 @@ def test_an_expression_counts_what_it_reads_as_written(db: Any) -> None:
     assert row(db)["note"] == "price of 10"
 
 
+@pytest.mark.parametrize("by", ["key", "where", "two calls", "a key that stays"])
+def test_a_column_that_is_added_to_and_read_is_a_plain_write(db: Any, by: str) -> None:
+    ours, theirs = db.begin(), db.begin()
+    setting: dict[str, Any] = {"n": hc.add(1), "m": hc.expr("n * 2")}
+    if by == "two calls":
+        ours.update("t", 1, {"n": hc.add(1)})
+    if by == "where":
+        ours.update("t", where="id = 1", set=setting)
+    else:
+        ours.update("t", 1, setting | ({"id": 1} if by == "a key that stays" else {}))
+    theirs.update("t", 1, {"n": hc.add(5)})
+    theirs.commit()
+    with pytest.raises(ConflictError, match="the same column"):
+        ours.commit()
+    assert (row(db)["n"], row(db)["m"]) == (15, 0)
+
+
+def test_a_key_that_stays_makes_no_difference_to_an_addition(db: Any) -> None:
+    ours, theirs = db.begin(), db.begin()
+    ours.update("t", 1, {"id": 1, "n": hc.add(1)})
+    theirs.update("t", 1, {"n": hc.add(5)})
+    theirs.commit()
+    ours.commit()
+    assert row(db)["n"] == 16
+
+
+@pytest.mark.parametrize(
+    "setting", [{"small": hc.add(32767)}, {"small": hc.expr("cast(m + 32767 as smallint)")}]
+)
+def test_a_sum_that_does_not_fit_is_a_serializable_read(db: Any, setting: dict[str, Any]) -> None:
+    with db.begin() as txn:
+        txn.update("t", 1, {"small": 1, "m": 1})
+    ours = db.begin(isolation="serializable")
+    with pytest.raises(UsageError):
+        ours.update("t", 1, setting)
+    ours.update("t", 2, {"note": "the other one is full"})
+    with db.begin() as txn:
+        txn.update("t", 1, {"small": 0, "m": 0})
+    with pytest.raises(ConflictError, match="was read"):
+        ours.commit()
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_terms_in_updates_by_predicate(db: Any, many: bool) -> None:
     if many:
