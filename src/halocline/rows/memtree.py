@@ -195,16 +195,19 @@ class MemTree:
         return rowid
 
     def versions(self, key: Key) -> Iterator[int]:
-        """RowIDs of all versions of the key, newest first."""
-        rowid = self.recent.get(key, 0)
-        chain = []
-        while rowid:
-            chain.append(rowid)
-            rowid = self.older.get(rowid, 0)
-        if self.runs:
-            chain += [found for run in self.runs for found in run.find(key)]
-            chain.sort(reverse=True)
-        return iter(chain)
+        """RowIDs of all versions of the key, newest first.
+
+        Found as they are asked for: a hot row has thousands, and nearly all who ask want one of the
+        first few.
+        """
+        rowid, older = self.recent.get(key, 0), self.older
+        bulk = sorted(found for run in self.runs for found in run.find(key))
+        while rowid or bulk:
+            if bulk and bulk[-1] > rowid:
+                yield bulk.pop()
+            else:
+                yield rowid
+                rowid = older.get(rowid, 0)
 
     def range(self, low: Key | None, high: Key | None) -> list[Key]:
         """Keys in [low, high), ascending, each once, whatever their visibility."""

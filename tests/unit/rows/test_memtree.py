@@ -18,6 +18,23 @@ def test_put_remembers_older_versions_newest_first():
     assert tree.newest("other") == 0
 
 
+def test_whoever_wants_a_new_version_of_a_hot_key_does_not_walk_all_of_them():
+    class Counted(dict[int, int]):
+        asked = 0
+
+        def get(self, *given: Any) -> Any:
+            Counted.asked += 1
+            return super().get(*given)
+
+    tree = MemTree()
+    tree.older = Counted()
+    for rowid in range(1, 1001):
+        tree.put("k", rowid)
+    versions = tree.versions("k")
+    assert [next(versions), next(versions), next(versions)] == [1000, 999, 998]
+    assert Counted.asked == 2
+
+
 def test_a_run_and_single_rows_of_one_key_are_ordered_by_rowid():
     tree = MemTree()
     tree.put(5, 1)
