@@ -34,7 +34,7 @@ from halocline.errors import CorruptionError
 from halocline.objects import ObjectFile, ObjectStats, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.options import MIB
-from halocline.read.duck import Duck, as_schema
+from halocline.read.duck import as_schema
 from halocline.read.plan import ScanPlan
 from halocline.read.predicate import compile_where
 from halocline.read.scan import memory_table, take_plan
@@ -44,6 +44,7 @@ from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
 from halocline.schema.ipc import check_own
 from halocline.schema.schema import Schema
+from halocline.spark.condition import query_here
 from halocline.spark.worker import shelf_at
 from halocline.store import LocalFiles
 from pyspark_halocline.connect import open_to_read
@@ -54,8 +55,6 @@ PARTITION_BYTES: Final = 64 * MIB
 ROWS_BYTES: Final = 4 * MIB
 """Rows of L0 in one partition: a task must fit into one message of Spark's."""
 BATCH_ROWS: Final = 65_536
-DUCK_BYTES: Final = 256 * MIB
-"""What the predicate of one executor process may use."""
 
 
 class Wanted(NamedTuple):
@@ -220,15 +219,10 @@ def _needed(schema: Schema, wanted: Wanted) -> list[str]:
     return [name for name in schema.names if name in names]
 
 
-_ducks: list[Duck] = []
-
-
 def _matching(table: pa.Table, wanted: Wanted) -> pa.Table:
     """The rows that the predicate holds for: DuckDB decides which, Arrow keeps the exact types."""
     if wanted.where is None or not table.num_rows:
         return table
-    if not _ducks:
-        _ducks.append(Duck(DUCK_BYTES, threads=1))
     view = table.append_column("_place", pa.array(np.arange(table.num_rows)))
     text = f"select _place from _view where {wanted.where} order by _place"
-    return table.take(_ducks[0].query(text, (), {"_view": view}).column(0))
+    return table.take(query_here(text, {"_view": view}).column(0))

@@ -151,7 +151,7 @@ class _Writer:
                 self._end_jobs(db, messages)
 
     def _give_up(self, messages: Sequence[TaskMessage]) -> None:
-        """What the tasks have made is not wanted. If nobody hears it, the lease ends their jobs."""
+        """End the jobs of the tasks, whose files are not wanted; else their lease ends them."""
         if self._jobs(messages):
             with suppress(HaloclineError):
                 at_owner(self._settings.address, lambda db: self._end_jobs(db, messages))

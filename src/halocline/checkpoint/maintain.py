@@ -97,7 +97,7 @@ class MaintenanceReport:
     left: tuple[str, ...] = ()
     """What the last look found owed, in words."""
     stopped: bool = False
-    """Somebody broke it off."""
+    """It was broken off."""
 
     def __str__(self) -> str:
         lines = [f"{chore}: {report}" for chore, report in self.done] or ["nothing to do"]

@@ -125,7 +125,7 @@ class ComputeNode:
     # Leaving.
 
     def stop_serving(self) -> None:
-        """Nobody is served here."""
+        """A compute node serves no other process."""
 
     def leave(self) -> None:
         self.let_go()

@@ -106,7 +106,7 @@ class Health:
     visible_ts: int
     floor: int
     tail_bytes: int | None
-    """Log that opening would replay; None when nobody knows."""
+    """Log that opening would replay; None when only the owner knows."""
     l0_bytes: int
     l0_budget_bytes: int | None
     pools: tuple[PoolStats, ...]

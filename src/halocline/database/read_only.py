@@ -67,7 +67,7 @@ class ReadOnly:
     # Leaving.
 
     def stop_serving(self) -> None:
-        """Nobody is served here."""
+        """A reader serves no other process."""
 
     def leave(self) -> None:
         self.let_go()

@@ -52,7 +52,7 @@ def check_hello(body: bytes, tokens: Mapping[str, bytes]) -> tuple[str, Hello]:
 
 
 def refuse(channel: Channel, error: HaloclineError) -> None:
-    """Say why nobody is let in."""
+    """Tell the caller why it is not let in."""
     with suppress(OSError):
         channel.send(to_wire(error, _no_schema))
 

@@ -390,7 +390,7 @@ def outcome_of(request: Request) -> Outcome:
 
 
 def _beats(ref: weakref.ref[Link], stop: Bell) -> None:
-    """Renew the lease of a link for as long as somebody holds it."""
+    """Renew the lease of a link for as long as the program holds the link."""
     while not stop.wait(BEAT_S):
         link = ref()
         if link is None or link.closed:

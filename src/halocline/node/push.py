@@ -1,4 +1,4 @@
-"""Push: commits go to whoever has subscribed, as messages, as soon as they are durable.
+"""Push: commits go to their subscribers, as messages, as soon as they are durable.
 
     commits --> log files --Follower--> Feed --Pushed--> a connection, or this very program
                     |                    ^
@@ -124,7 +124,7 @@ class Feed:
             self.close()
 
     def stop(self) -> None:
-        """Nobody listens any more."""
+        """End the feed: its subscriber has gone."""
         self._stopped = True
         self.rouse()
 

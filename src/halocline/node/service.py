@@ -114,8 +114,7 @@ class Service:
         self._loop.abandon()
 
     def mend(self) -> None:
-        """Hang up on silent callers. If somebody has damaged or deleted the endpoint file, write it
-        again."""
+        """Hang up on silent callers. Write the endpoint file again if it was damaged or deleted."""
         self._loop.expire(HELLO_S)
         if self.stopping or read_endpoint(self._root) is not None:
             return

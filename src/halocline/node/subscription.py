@@ -134,7 +134,7 @@ class Subscription:
         return delivery
 
     def close(self) -> None:
-        """End it; whoever waits in `read` gets None. Twice is fine."""
+        """End it; a `read` that waits returns None. Twice is fine."""
         self._pump.close()
         self._thread.join(LOOK_S)
 

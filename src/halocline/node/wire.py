@@ -89,7 +89,7 @@ class Request(WireMessage, frozen=True):
     """What is asked for; every subclass is a request."""
 
     for_readers: ClassVar[bool] = False
-    """May somebody with a token for reading ask for it?"""
+    """May a caller with a token for reading ask for it?"""
 
 
 class Hello(WireMessage, frozen=True, tag="hello"):

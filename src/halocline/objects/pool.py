@@ -157,7 +157,7 @@ class Pool:
         return Handle(self, entry, value)
 
     def _enter(self, id: Hashable, count: int, token: object) -> tuple[_Entry, list[int]]:
-        """Pins an entry that nobody else loads, and says which of its nodes are not there."""
+        """Pins an entry that no other thread loads, and says which of its nodes are missing."""
         with self._lock:
             while (entry := self._entries.setdefault(id, _Entry(id))).loader is not None:
                 self._changed.wait(LOOK_AGAIN_S)

@@ -28,14 +28,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.schema.batches import EXACT, column_values
+from halocline.schema.batches import column_values
 from halocline.schema.types import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, kind
-from halocline.schema.values import decimal_unit
 
 VERSION: Final = 1
 TEXT_BYTES_MAX: Final = 64
@@ -72,11 +69,8 @@ class Zonemap:
         return cls(rows=wire[1], nulls=wire[2], nans=wire[3], min=low, max=high)
 
 
-def zonemap(column: Any, bounds: tuple[Any, Any] | None = None) -> Zonemap:
-    """The zonemap of a canonical column or array. 1 M rows: ints 0.4 ms, strings 12 ms.
-
-    `bounds`: lowest and highest value, for a caller who knows them already.
-    """
+def zonemap(column: Any) -> Zonemap:
+    """The zonemap of a canonical column or array. 1 M rows: ints 0.4 ms, others 12 ms."""
     rows, nulls = len(column), column.null_count
     family = kind(column.type)
     if nulls == rows or family in _NESTED:
@@ -87,35 +81,11 @@ def zonemap(column: Any, bounds: tuple[Any, Any] | None = None) -> Zonemap:
         if nulls + nans == rows:
             return Zonemap(rows=rows, nulls=nulls, nans=nans)
     # Of floats, min_max passes over NaN unless there is nothing else.
-    low, high = _bounds(column, family) if bounds is None else bounds
+    both = pc.min_max(column)
+    low, high = column_values(pa.array([both["min"], both["max"]], column.type))
     if family in ("string", "binary"):
         low, high = cut_low(low), cut_high(high)
     return Zonemap(rows=rows, nulls=nulls, nans=nans, min=low, max=high)
-
-
-def _bounds(column: Any, family: str) -> tuple[Any, Any]:
-    if family == "decimal" and column.type.precision <= 18:
-        return _decimal_bounds(column)
-    both = pc.min_max(column)
-    low, high = column_values(pa.array([both["min"], both["max"]], column.type))
-    return low, high
-
-
-def _decimal_bounds(column: Any) -> tuple[Any, Any]:
-    """Low words alone order decimals of 18 digits: 2 ms for 1 M rows, min_max takes 13 ms."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    words = [_low_words(chunk) for chunk in chunks if chunk.null_count < len(chunk)]
-    unit = decimal_unit(column.type.scale)
-    low = EXACT.multiply(min(int(part.min()) for part in words), unit)
-    return low, EXACT.multiply(max(int(part.max()) for part in words), unit)
-
-
-def _low_words(chunk: Any) -> npt.NDArray[np.int64]:
-    data = memoryview(chunk.buffers()[1])
-    words = np.frombuffer(data[16 * chunk.offset :], np.int64, 2 * len(chunk))[0::2]
-    if chunk.null_count:
-        words = words[chunk.is_valid().to_numpy(zero_copy_only=False)]
-    return words
 
 
 def cut_low(value: Any) -> Any:

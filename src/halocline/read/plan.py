@@ -84,7 +84,7 @@ def plan_scan(
     late: list[ObjectEntry] = []
     for entry in entries:
         stats = entry.stats
-        if stats.committed and entry.commit_ts_max > ts:
+        if stats.commit_ts_max is not None and entry.commit_ts_max > ts:
             late.append(entry)
         elif len(ended) and _meets(stats, ended):
             dirty.append(entry)

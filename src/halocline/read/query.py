@@ -67,7 +67,7 @@ def select(
         view = reader.view_of(name)
         own |= view.own is not None and bool(view.own.data())
         # Reading a predicate takes a while: only where there is something to prune.
-        objects = bool(view.state.shape.tier)
+        objects = view.state.shape.tier.by_id
         predicate = predicate_of(text, name, values, view.state.schema) if objects else None
         tables[name] = view.source(predicate)
     if not stream or own:

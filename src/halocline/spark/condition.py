@@ -12,6 +12,8 @@ job's snapshot.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,6 +25,8 @@ from halocline.read.statement import parse_condition, parse_where
 from halocline.schema.schema import Schema
 
 SOURCE, TARGET = "source", "target"
+DUCK_BYTES: Final = 256 * MIB
+"""What the conditions of one process of Spark's may use."""
 _duck: list[Duck] = []
 """One per process, made when first needed."""
 
@@ -44,7 +48,7 @@ def check_where(text: str, schema: Schema, name: str) -> None:
     bound = parse_where(text, schema, name)
     # A row of nulls: over no rows at all, constants would not be looked at.
     row = pa.table({field.name: pa.nulls(1, field.type) for field in schema.arrow})
-    _query(f"select 1 from _view where {bound}", {"_view": row})
+    query_here(f"select 1 from _view where {bound}", {"_view": row})
 
 
 def holds(bound: str, source: pa.Table, target: pa.Table) -> npt.NDArray[np.bool_]:
@@ -55,10 +59,11 @@ def holds(bound: str, source: pa.Table, target: pa.Table) -> npt.NDArray[np.bool
 
 def _run(bound: str, source: pa.Table, target: pa.Table) -> pa.Table:
     text = f"select {bound} from {SOURCE} positional join {TARGET}"
-    return _query(text, {SOURCE: source, TARGET: target})
+    return query_here(text, {SOURCE: source, TARGET: target})
 
 
-def _query(text: str, views: dict[str, pa.Table]) -> pa.Table:
+def query_here(text: str, views: dict[str, pa.Table]) -> pa.Table:
+    """Run a checked SELECT over tables of this process, which may be an executor."""
     if not _duck:
-        _duck.append(Duck(256 * MIB, threads=1))
+        _duck.append(Duck(DUCK_BYTES, threads=1))
     return _duck[0].query(text, (), views)

@@ -38,7 +38,7 @@ class LeasedFiles:
         self._core = core
         self._state = state
         self._jobs = jobs
-        """Where whoever ends the plan finds the job that has written for it."""
+        """The jobs that have written for the plan, for the caller to end with it."""
         self._writer: JobWriter | None = None
 
     def frame(self, session: SparkSession, rows: pa.Table, *, max_rows: int) -> DataFrame:

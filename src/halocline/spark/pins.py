@@ -63,7 +63,7 @@ class SessionPin:
 
     @property
     def over(self) -> bool:
-        """Can nobody read at it any more?"""
+        """Has its lease, its session or its database ended?"""
         if self.session.sparkContext._jsc is None or self.core.closed:
             return True
         return self.core.clock.monotonic() >= self._until
@@ -77,7 +77,7 @@ class SessionPin:
 
 
 class _Keeper:
-    """Ends pins that nobody can read any more."""
+    """Ends the pins whose lease, session or database has ended."""
 
     def __init__(self) -> None:
         self._pins: list[SessionPin] = []
