@@ -53,7 +53,7 @@ from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import changed_between, told_by
 from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
-from halocline.txn.workspace import TableChanges, Workspace
+from halocline.txn.workspace import TableChanges, Workspace, is_written
 
 Params = Sequence[Any] | None
 _MISSING: Any = object()
@@ -475,10 +475,8 @@ class Transaction:
 
     def _commit_addition(self, own: Addition) -> bool:
         """Commit what is added to one row; False when the general way must decide."""
-        committer = self._core.committer
-        if committer is None:
-            return False
         try:
+            committer = self._core.writing
             commit_ts = committer.commit_addition(self.snapshot, own, self.waits, self.ticket)
         except BaseException:
             self._finish("failed at commit")
@@ -582,6 +580,10 @@ class Transaction:
     def serializable(self) -> bool:
         """Is everything that it reads checked at its commit?"""
         return isinstance(self._own, Workspace) and self._own.serializable
+
+    def writes(self, row: RowName) -> bool:
+        """Has it written this row, one of few?"""
+        return is_written(self._own, row)
 
     def hold(self) -> Pin:
         """Keep the snapshot for a stream that may outlive the transaction."""

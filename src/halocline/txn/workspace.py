@@ -54,6 +54,7 @@ from halocline.txn.ends import Ends, kept_places
 from halocline.txn.objectparts import ObjectParts, WrittenFiles
 from halocline.txn.reads import Reads
 from halocline.txn.row_update import Addition, Single
+from halocline.txn.turns import RowName
 
 
 class Intent:
@@ -495,3 +496,15 @@ class Workspace:
         if self.created.pop(table_id, None) is None:
             self.dropped |= {table_id}
         self.by_name.clear()
+
+
+def is_written(own: Single | Addition | Workspace | None, row: RowName) -> bool:
+    """Is this row among those that a transaction writes one by one?"""
+    if isinstance(own, Workspace):
+        changes = own.changes.get(row[0])
+        keys = () if changes is None else (*changes.own, *changes.deletes.values())
+        return any(changes.schema.key_bytes(key) == row[1] for key in keys) if changes else False
+    if own is None:
+        return False
+    state, key = (own.state, own.key) if isinstance(own, Addition) else own[:2]
+    return row == (state.table_id, state.schema.key_bytes(key))
