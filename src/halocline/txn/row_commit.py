@@ -144,14 +144,13 @@ def commit_addition(
     addition: Addition,
     wait: bool = True,
     ticket: int = 0,
-    serial: Serial | None = None,
 ) -> int:
     """Commit an addition; 0 when the general way must decide.
 
     Without `wait` it is durable and visible only after the next `sync`. `ticket` tells whose turn
     it is at a contended row.
     """
-    engine, log, state = committer.engine, committer.log, addition.state
+    log, state = committer.log, addition.state
     if committer.turns.rows and _is_turn_of_another(committer, state, addition.key, ticket):
         return 0
     node = addition.on_newest()
@@ -166,16 +165,13 @@ def commit_addition(
     with committer.lock:
         if committer.stopped or not _is_known(committer, state, snapshot):
             return 0
-        if serial is not None and engine.serials.find(serial):
-            return 0
         if node is None or state.deletes.find(node.targets[0]) is not None:
             node = addition.on_newest()
             if node is None:
                 return 0
             payload = encode_row(node, next(committer.ids), log.epoch)
         committer.promise_rowids(state.next_rowid + 1)
-        serials = () if serial is None else (serial,)
-        order, commit_ts = committer.log_record(payload, fold, serials=serials)
+        order, commit_ts = committer.log_record(payload, fold)
     if wait:
         log.wait(order)
     return commit_ts
