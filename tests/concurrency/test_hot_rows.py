@@ -64,6 +64,24 @@ def test_one_counter_loses_no_increment_and_fails_nobody(db: hc.Database, for_up
     assert db.begin().get("counter", 3) == {"id": 3, "n": THREADS * 40}
 
 
+def test_runs_that_would_lose_again_take_their_turn_first(db: hc.Database) -> None:
+    """Nearly every run is one attempt, where each would otherwise lose once."""
+    attempts: list[int] = []
+
+    def count(txn: hc.Transaction) -> None:
+        attempts.append(1)
+        add_one(txn, 0)
+
+    def work() -> None:
+        for _ in range(50):
+            db.run(count)
+
+    together(*[work] * THREADS)
+    assert total(db) == THREADS * 50
+    # A second after it has lost twice, a run tries without a turn: every thread, at most.
+    assert len(attempts) <= THREADS * 50 * 1.5
+
+
 @pytest.mark.parametrize("for_update", [False, True], ids=["turns", "for_update"])
 def test_ten_hot_rows_two_by_two_in_any_order(db: hc.Database, for_update: bool) -> None:
     def worker(me: int) -> Callable[[], None]:

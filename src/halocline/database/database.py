@@ -257,28 +257,27 @@ class Database:
         """
         if type(retries) is not int or retries < 0:
             raise UsageError(f"retries must be a whole number, not {retries!r}")
-        again, txn = None, None
+        hot, clock, txn = self._setting.hot, self._setting.clock, None
+        again = Rerun.expected(hot, function, clock) if hot and retries else None
         for attempt in range(retries + 1):
             try:
                 if again is not None:
-                    again.take(self._role.core.writing, self._setting.clock)
+                    again.take(self._role.core.writing, clock)
                 with self.begin(isolation=isolation, token=token) as txn:
                     txn.began = begin_of(function) or txn.began
-                    if again is not None:
-                        again.hand_over(txn)
                     if txn.already_committed:
                         return None
-                    result = function(txn)
+                    result = function(txn) if again is None else again.run(function, txn)
                 return result  # noqa: RET504 (after the commit, which leaving the block does)
             except ConflictError as error:
-                again = again or Rerun()
+                again = again or Rerun(hot)
                 if attempt == retries or again.has_waited_enough:
                     raise
                 again.lost(self._role.core, txn, error)
                 if error.winner_ts:
                     self._role.wait_visible(error.winner_ts)
                 else:
-                    again.pause(self._setting.clock, attempt)
+                    again.pause(clock, attempt)
             finally:
                 if again is not None:
                     again.end()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from halocline.clock import Clock
@@ -26,6 +26,7 @@ from halocline.options import Durability, Options
 from halocline.read.duck import Duck
 from halocline.store import Files
 from halocline.txn import Core, Transaction
+from halocline.txn.rerun import HotRuns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class Setting:
     clock: Clock
     shelf: Shelf
     duck: Duck
+    hot: HotRuns = field(default_factory=dict)
+    """What runs of functions have lost over lately (txn/rerun.py)."""
 
 
 class Role(Protocol):

@@ -45,7 +45,7 @@ from halocline.node.replica import Replica
 from halocline.read.point import find
 from halocline.txn import Core, Transaction
 from halocline.txn.commits import Commits
-from halocline.txn.workspace import Single
+from halocline.txn.row_update import Single
 
 
 class LazyTransaction(Transaction):

@@ -31,8 +31,9 @@ from halocline.schema.schema import Schema
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.record import prepare
 from halocline.txn.row_commit import encode_row, row_node
+from halocline.txn.row_update import Addition, Single
 from halocline.txn.turns import RowName
-from halocline.txn.workspace import Single, Workspace
+from halocline.txn.workspace import Workspace
 
 
 class RemoteCommitter:
@@ -96,6 +97,12 @@ class RemoteCommitter:
         request = wire.Commit(snapshot, self.link.epoch, record, None, True, ticket=ticket)
         commit_ts: int = self._commit(request, int)
         return commit_ts
+
+    def commit_addition(
+        self, snapshot: int, addition: Addition, wait: bool = True, ticket: int = 0
+    ) -> int:
+        """Left to the general way."""
+        return 0
 
     # Turns.
 

@@ -29,7 +29,7 @@ from halocline.rows.nodes import HEAD, Delete, Update, decode_node, table_of
 from halocline.rows.state import TableState
 from halocline.txn import Core
 from halocline.txn.row_commit import commit_rows
-from halocline.txn.workspace import Single
+from halocline.txn.row_update import Single
 
 Answerable = tuple[int, list[TableState]]
 """commit_ts, and the tables to tidy up when it is durable."""

@@ -91,6 +91,11 @@ def read_assignment(schema: Schema, given: Mapping[str, Any]) -> Assignment:
     checked = constants(schema, given)
     if checked is not None:
         return Assignment(checked, {}, {})
+    return read_terms(schema, given)
+
+
+def read_terms(schema: Schema, given: Mapping[str, Any]) -> Assignment:
+    """Check what an update was given, when there are terms in it."""
     plain = {name: value for name, value in given.items() if not isinstance(value, (Add, Expr))}
     assignment = Assignment(schema.partial(plain), {}, {})
     for name, term in given.items():

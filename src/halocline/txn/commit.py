@@ -52,7 +52,7 @@ from halocline.rows.tokens import Token
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.record import Prepared, add_late, prepare
-from halocline.txn.row_commit import commit_row
+from halocline.txn.row_commit import commit_addition, commit_row
 from halocline.txn.turns import RowName, Turns
 from halocline.txn.workspace import TableChanges, Workspace
 
@@ -151,6 +151,7 @@ class Committer:
             self.after_tidy(state)
 
     commit_single = commit_row
+    commit_addition = commit_addition
 
     def sync(self) -> None:
         """All that was committed is durable when this returns, in async mode too."""

@@ -16,8 +16,9 @@ from halocline.catalog import TableDdl
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.txn.row_update import Addition, Single
 from halocline.txn.turns import RowName
-from halocline.txn.workspace import Single, Workspace
+from halocline.txn.workspace import Workspace
 
 
 class Commits(Protocol):
@@ -35,6 +36,11 @@ class Commits(Protocol):
         self, snapshot: int, single: Single, wait: bool = True, ticket: int = 0
     ) -> int:
         """Commit one row; 0 when the general way must decide."""
+
+    def commit_addition(
+        self, snapshot: int, addition: Addition, wait: bool = True, ticket: int = 0
+    ) -> int:
+        """Commit amounts that are added to one row; 0 when the general way must decide."""
 
     def new_ticket(self) -> int:
         """A ticket for turns, younger than all others (turns.py)."""

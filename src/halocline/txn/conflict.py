@@ -30,7 +30,7 @@ Not here: what others did (since.py), when is checked what (check.py), jobs that
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
 from halocline.txn.ends import Ends
 from halocline.txn.objectparts import file_of
+from halocline.txn.row_update import met_ids, summed
 from halocline.txn.since import Delta, Fate, Fates, fresh_keys, live_since, plain, read_row
 from halocline.txn.workspace import Intent, Part, TableChanges
 
@@ -325,13 +326,9 @@ def rebase(step: Rebase) -> None:
     """
     changes = step.changes
     intent = changes.updates.pop(step.target)
-    row = list(read_row(changes.home, intent.key, step.newest))
-    for position in intent.changed:
-        if position in intent.added:
-            row[position] = changes.schema.plus(position, row[position], intent.added[position])
-        else:
-            row[position] = intent.row[position]
-    changes.updates[step.newest] = Intent(intent.key, tuple(row), intent.changed, intent.added)
+    newest = read_row(changes.home, intent.key, step.newest)
+    row = summed(changes.schema, newest, intent.row, intent.changed, intent.added)
+    changes.updates[step.newest] = Intent(intent.key, row, intent.changed, intent.added)
 
 
 def follow(
@@ -340,19 +337,16 @@ def follow(
     key: Any,
     mine: set[int],
     fate: Fate,
-    added: Container[int] = (),
+    added: Collection[int] = (),
 ) -> int:
     """The newest version behind `rowid`, or ConflictError if our columns met theirs on the way.
 
     Columns that both sides have only added to (`added`; negative in a tombstone) do not meet.
     """
-    columns = changes.schema.columns
     tombstone = fate(rowid)
     if tombstone is None:
         return rowid
-    # An addition meets what others have written, and a plain write their additions as well.
-    ids: set[int] = {columns[position].id for position in mine}
-    ids |= {-columns[position].id for position in mine if position not in added}
+    ids = met_ids(changes.schema, mine, added)
     while tombstone is not None:
         if not tombstone.successor:
             reason = "the row was deleted by another transaction"

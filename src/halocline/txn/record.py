@@ -30,6 +30,7 @@ from halocline.rows.reshape import Reshape, encode_reshape
 from halocline.rows.tokens import Token
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
+from halocline.txn.row_update import column_ids
 from halocline.txn.workspace import Intent, Part, TableChanges
 
 _ORDER: Final = (Delete, Update, Append)
@@ -151,8 +152,7 @@ def _updates(changes: TableChanges, bulk_rows: int, *, amounts: bool) -> Iterato
         kinds = frozenset(intent.changed), frozenset(intent.added)
         groups.setdefault(kinds, []).append(rowid)
     for (changed, added), targets in groups.items():
-        ids = changes.schema.ids_of(changed - added)
-        ids += tuple(-id for id in changes.schema.ids_of(added))
+        ids = column_ids(changes.schema, changed, added)
         with_amounts = amounts and bool(added)
         if len(targets) > bulk_rows:
             yield _update_run(changes, targets, ids, amounts=with_amounts)

@@ -8,9 +8,17 @@ takes its turn at all of them before it begins again: so it holds no snapshot wh
 what it reads then stays as it is until it has committed. If it loses over another row, it gives up
 its turns, and takes them again together with that one. Its ticket stays the same, so nobody who
 came later is before it in a queue.
+
+Where everybody wants one row, each run would lose once before it stands in the queue. So runs of a
+function that has just lost over the same rows twice (`HotRuns`) take their turn at once, for a
+second; then one of them tries without. A run that does not write what was expected ends that.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, Final, NamedTuple, TypeVar
 
 from halocline.clock import Clock
 from halocline.errors import ConflictError
@@ -19,12 +27,32 @@ from halocline.txn.core import Core
 from halocline.txn.transaction import Transaction
 from halocline.txn.turns import WAIT_S, RowName
 
+T = TypeVar("T")
+EXPECTED_S: Final = 1.0
+"""So long runs of a function are taken to want the rows that one of them has lost over."""
+_FUNCTIONS_MAX: Final = 64
+
+
+class _Lost(NamedTuple):
+    """What a function has lost over."""
+
+    rows: frozenset[RowName]
+    twice: bool
+    until: float
+
+
+HotRuns = dict[CodeType, _Lost]
+"""The functions that have lost lately. Empty, and not asked, where nobody does."""
+
 
 class Rerun:
     """The rows that a run has lost over, and its turn at them."""
 
-    def __init__(self) -> None:
+    def __init__(self, hot: HotRuns) -> None:
         self.rows: set[RowName] = set()
+        self._hot = hot
+        self._expected: CodeType | None = None
+        """The function, if it is taken to want what it has lost over before."""
         self._committer: Commits | None = None
         self._ticket = 0
         self._wait_s = WAIT_S
@@ -35,6 +63,20 @@ class Rerun:
         """Is it time to give up, because somebody holds a row and does not end?"""
         return self._wait_s <= 0
 
+    @staticmethod
+    def expected(hot: HotRuns, function: Any, clock: Clock) -> Rerun | None:
+        """A run that takes its turn before it has lost; None when that may be for nothing."""
+        code: Any = getattr(function, "__code__", None)
+        lost = hot.get(code)
+        if lost is None or not lost.twice:
+            return None
+        if clock.monotonic() > lost.until:
+            hot.pop(code, None)
+            return None
+        found = Rerun(hot)
+        found.rows, found._expected = set(lost.rows), code
+        return found
+
     def lost(self, core: Core, txn: Transaction | None, error: ConflictError) -> None:
         """Remember what an attempt has lost over, and what it had locked."""
         if txn is not None:
@@ -42,6 +84,22 @@ class Rerun:
         state = core.state_of(error.table, core.newest_ts()) if error.table is not None else None
         if state is not None and state.key_of is not None and error.key is not None:
             self.rows.add((state.table_id, state.schema.key_bytes(error.key)))
+            if txn is not None and txn.began is not None:
+                self._note(txn.began[0], core.clock.monotonic() + EXPECTED_S)
+
+    def _note(self, code: CodeType, until: float) -> None:
+        rows, before = frozenset(self.rows), self._hot.get(code)
+        if before is None and len(self._hot) >= _FUNCTIONS_MAX:
+            self._hot.clear()
+        self._hot[code] = _Lost(rows, before is not None and before.rows == rows, until)
+
+    def run(self, function: Callable[[Transaction], T], txn: Transaction) -> T:
+        """Run the function while it has its turn, which ends with this transaction from now on."""
+        txn.ticket = self._ticket
+        result = function(txn)
+        if self._expected is not None and not all(map(txn.writes, self.rows)):
+            self._hot.pop(self._expected, None)
+        return result
 
     def take(self, committer: Commits, clock: Clock) -> None:
         """Wait for the turn at these rows; ConflictError when it does not come."""
@@ -58,10 +116,6 @@ class Rerun:
         """Wait a moment for a rival that has not committed yet, if there is no row to wait for."""
         if not self.rows:
             clock.sleep(min(0.05, 0.001 * 2**attempt))
-
-    def hand_over(self, txn: Transaction) -> None:
-        """The turn ends with this transaction from now on."""
-        txn.ticket = self._ticket
 
     def end(self) -> None:
         """Give up the turn, if it has not ended yet."""

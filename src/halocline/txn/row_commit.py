@@ -25,7 +25,7 @@ from halocline.rows.row_run import FRONT, array_head
 from halocline.rows.state import TableState
 from halocline.schema.codec import encode as encode_rows
 from halocline.txn.record import ROWID_IN_NODE
-from halocline.txn.workspace import Single
+from halocline.txn.row_update import Addition, Single
 
 if TYPE_CHECKING:
     from halocline.txn.commit import Committer
@@ -138,9 +138,57 @@ def commit_rows(
     return given
 
 
+def commit_addition(
+    committer: Committer,
+    snapshot: int,
+    addition: Addition,
+    wait: bool = True,
+    ticket: int = 0,
+) -> int:
+    """Commit an addition; 0 when the general way must decide.
+
+    Without `wait` it is durable and visible only after the next `sync`. `ticket` tells whose turn
+    it is at a contended row.
+    """
+    log, state = committer.log, addition.state
+    if committer.turns.rows and _is_turn_of_another(committer, state, addition.key, ticket):
+        return 0
+    node = addition.on_newest()
+
+    def fold(commit_ts: int) -> None:
+        assert node is not None
+        node.first_rowid = rowid = state.next_rowid
+        patch_rowid(payload, _ROWID_AT, rowid)
+        state.fold(node, commit_ts)
+
+    payload = bytearray() if node is None else encode_row(node, next(committer.ids), log.epoch)
+    with committer.lock:
+        if committer.stopped or not _is_known(committer, state, snapshot):
+            return 0
+        if node is None or state.deletes.find(node.targets[0]) is not None:
+            node = addition.on_newest()
+            if node is None:
+                return 0
+            payload = encode_row(node, next(committer.ids), log.epoch)
+        committer.promise_rowids(state.next_rowid + 1)
+        order, commit_ts = committer.log_record(payload, fold)
+    if wait:
+        log.wait(order)
+    return commit_ts
+
+
+def _is_known(committer: Committer, state: TableState, snapshot: int) -> bool:
+    """Is all that came since the snapshot in the memory of the table? Caller holds the lock."""
+    ddl_ts, bulk_ts = committer.engine.catalog.last_ddl_ts, state.shape.tier.last_bulk_ts
+    return max(ddl_ts, bulk_ts) <= snapshot <= committer.engine.last_ts
+
+
 def _is_contended(committer: Committer, single: Single, ticket: int) -> bool:
+    return _is_turn_of_another(committer, single[0], single[1], ticket)
+
+
+def _is_turn_of_another(committer: Committer, state: TableState, key: Any, ticket: int) -> bool:
     """Is it the turn of another transaction at this row?"""
-    state, key = single[0], single[1]
     return committer.turns.blocks(ticket, (state.table_id, state.schema.key_bytes(key)))
 
 

@@ -43,17 +43,17 @@ from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
-from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn import write
-from halocline.txn.assignment import constants, read_assignment
+from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import changed_between, told_by
+from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
-from halocline.txn.workspace import Single, TableChanges, Workspace
+from halocline.txn.workspace import TableChanges, Workspace, is_written
 
 Params = Sequence[Any] | None
 _MISSING: Any = object()
@@ -79,10 +79,10 @@ class Transaction:
     """Its place in the queues of contended rows, if it has one (turns.py)."""
     locked: frozenset[RowName] = frozenset()
     """The rows that it has asked for with `for_update`."""
-    _own: Single | Workspace | None = None
+    _own: Single | Addition | Workspace | None = None
     _state = "open"
     _writable = True
-    _seen: tuple[TableState, Any, int, Row] | None = None
+    _seen: SeenRow | None = None
     """The row that was read last."""
     _has_read = False
     """Has something been read, besides `_seen`?"""
@@ -168,7 +168,9 @@ class Transaction:
         if self._own is None and self._writable and where is None and type(values) is dict:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and key is not _MISSING and values:
-                if self._update_first(state, state.schema.key(key), values):
+                plain = state.schema.key(key)
+                self._own = row_update(state, plain, self.snapshot, self._seen, values)
+                if self._own is not None:
                     return 1
         changes = self.changes_of(table)
         if values is None and where is None and set is None and write.may_be_rows(key):
@@ -420,6 +422,8 @@ class Transaction:
             return None
         if type(own) is tuple and self._commit_single(own):
             return self.commit_ts
+        if type(own) is Addition and self._commit_addition(own):
+            return self.commit_ts
         if isinstance(own, Workspace) and (self.already_committed or not own):
             self._end("committed")
             return self.commit_ts
@@ -468,6 +472,21 @@ class Transaction:
         if single[0].owes and self.waits:
             core.committer.tidy(single[0])
         return True
+
+    def _commit_addition(self, own: Addition) -> bool:
+        """Commit what is added to one row; False when the general way must decide."""
+        try:
+            committer = self._core.writing
+            commit_ts = committer.commit_addition(self.snapshot, own, self.waits, self.ticket)
+        except BaseException:
+            self._finish("failed at commit")
+            raise
+        if commit_ts:
+            self.commit_ts = commit_ts
+            self._finish("committed")
+            if own.state.owes and self.waits:
+                committer.tidy(own.state)
+        return bool(commit_ts)
 
     def _end(self, state: str) -> None:
         """Jobs end with their transaction: those that the commit record has not ended end here."""
@@ -548,12 +567,7 @@ class Transaction:
             return own
         work = Workspace()
         if own is not None:
-            state, key, row, rowid, changed = own
-            changes = work.table(state)
-            if rowid:
-                changes.update(rowid, key, row, set(changed))
-            else:
-                changes.insert(key, row)
+            work.take(own)
         self._own = work
         return work
 
@@ -566,6 +580,10 @@ class Transaction:
     def serializable(self) -> bool:
         """Is everything that it reads checked at its commit?"""
         return isinstance(self._own, Workspace) and self._own.serializable
+
+    def writes(self, row: RowName) -> bool:
+        """Has it written this row, one of few?"""
+        return is_written(self._own, row)
 
     def hold(self) -> Pin:
         """Keep the snapshot for a stream that may outlive the transaction."""
@@ -680,21 +698,3 @@ class Transaction:
             raise DuplicateKeyError(state.entry.name, [key])
         self._own = (state, key, row, 0, ())
         return 1
-
-    def _update_first(self, state: TableState, key: Any, values: dict[str, Any]) -> bool:
-        """The first write updates one row and leaves its key alone: keep it aside."""
-        schema = state.schema
-        seen = self._seen
-        old: Row | None
-        if seen is not None and seen[1] == key and seen[0] is state:
-            _, _, rowid, old = seen  # read, modify, write: the row is still at hand
-        else:
-            rowid, old = find_row(state, key, self.snapshot) or (0, None)
-        checked = constants(schema, values)
-        if old is None or checked is None or not schema.key_set.isdisjoint(checked):
-            return False
-        row = list(old)
-        for position, value in checked.items():
-            row[position] = value
-        self._own = (state, key, tuple(row), rowid, tuple(checked))
-        return True

@@ -474,3 +474,37 @@ def test_eight_threads_add_to_one_counter_without_a_retry(open_db: Any) -> None:
 
     together(*[work] * 8)
     assert (row(db)["n"], len(runs)) == (800, 800)
+
+
+def test_an_addition_to_a_row_in_memory_needs_no_round(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was first, the sum is made where the commit is: the general way is not asked."""
+    several = [db.begin() for _ in range(8)]
+    for number, txn in enumerate(several):
+        values = {"n": hc.add(1), "note": "last"} if number == 7 else {"n": hc.add(1)}
+        txn.update("t", 1, values)
+    with monkeypatch.context() as patch:
+        patch.setattr(db.core.own, "commit", lambda txn: pytest.fail("the general way"))
+        for txn in several:
+            txn.commit()
+    assert (row(db)["n"], row(db)["note"]) == (18, "last")
+
+
+def test_sums_that_do_not_fit_fail_alone_among_threads(db: Any) -> None:
+    with db.begin() as txn:
+        txn.update("t", 1, {"small": 32_767 - 100, "m": 0})
+    acked: list[int] = []
+    refused: list[int] = []
+
+    def work() -> None:
+        for _ in range(40):
+            try:
+                db.run(lambda txn: txn.update("t", 1, {"small": hc.add(1), "m": hc.add(2)}))
+                acked.append(1)
+            except SchemaError:
+                refused.append(1)
+
+    together(*[work] * 8)
+    assert (len(acked), len(refused)) == (100, 220)
+    assert (row(db)["small"], row(db)["m"]) == (32_767, 200)
