@@ -6,9 +6,9 @@ Every function takes the descriptors that the test has sent along, then its argu
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import multiprocessing
-import itertools
 import os
 import random
 import resource
