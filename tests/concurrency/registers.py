@@ -3,13 +3,15 @@
     threads --record--> [Record] --check_history--> AssertionError with the seed, or nothing
 
 Each thread runs transactions on a few registers, rows with a key and a value. Every write writes a
-value that was never written before, so a value that was read names the commit it came from. The
-engine says which snapshot a transaction has and at which timestamp it committed; the rest is
-arithmetic:
+value that was never written before, and every addition (`hc.add`) adds an amount that is large and
+random, so a value that was read names the commits it came from. The engine says which snapshot a
+transaction has and at which timestamp it committed; the rest is arithmetic:
 
 - a read returns the value of the newest commit at or below the snapshot, or one's own write;
 - of two transactions that wrote one register, the later one began after the earlier one committed,
   unless the register was empty both when it began and when it committed: filling it is then fair;
+- an addition stands beside other additions, and beside nothing else that was done to its register
+  between its snapshot and its commit; none is lost and none counts twice;
 - a snapshot is not older than any commit that was acknowledged before it was taken;
 - if the transaction is serializable and wrote, its reads also hold at its own place in the order of
   commits: that order is then a serial order that explains everything;
@@ -35,7 +37,7 @@ import halocline as hc
 from tests.concurrency.threads import together
 
 KEYS = 8
-KINDS = ("get", "get", "get_many", "range", "scan", "write", "write", "bulk")
+KINDS = ("get", "get", "get_many", "range", "scan", "write", "write", "bulk", "add", "add")
 Value = int | None
 
 
@@ -52,9 +54,25 @@ class Record:
     locked: list[tuple[int, Value]] = field(default_factory=list)
     """(key, value) of those reads that were `for_update`."""
     writes: dict[int, Value] = field(default_factory=dict)
+    adds: dict[int, int] = field(default_factory=dict)
+    """Registers that were only added to, and neither written nor read after that."""
     commit_ts: int | None = None
     told: bool = True
     """Whether the client knew, when it went on, that it had committed."""
+
+    def write(self, key: int, value: Value) -> None:
+        """A plain write takes the place of what was added before."""
+        self.writes[key] = value
+        self.adds.pop(key, None)
+
+    def saw(self, key: int, value: Value) -> Value:
+        """What the value of a register was without what this transaction has added to it."""
+        amount = self.adds.pop(key, None)
+        if amount is None:
+            return value
+        assert value is not None, "a register that was added to is gone"
+        self.writes[key] = value  # a sum that was read is a plain write
+        return value - amount
 
 
 class Recorder:
@@ -139,7 +157,9 @@ class Recorder:
             row = txn.get("register", keys[0], for_update=True)
             record.snapshot = txn.snapshot  # the first lock may take a newer one
             if keys[0] not in record.writes:
-                record.locked.append((keys[0], None if row is None else row["value"]))
+                value = None if row is None else row["value"]
+                amount = record.adds.get(keys[0], 0)
+                record.locked.append((keys[0], None if value is None else value - amount))
             _note(record, keys[:1], [] if row is None else [row])
         elif kind == "get_many":
             unique = sorted(set(keys))
@@ -151,11 +171,25 @@ class Recorder:
             _note(record, range(KEYS), txn.scan("register").to_pylist())
         elif kind == "write":
             self._write(txn, record, keys[0], random)
+        elif kind == "add":
+            self._add(txn, record, keys[0], random.randrange(1 << 40))
         else:
             unique = sorted(set(keys))
             values = [next(self._values) for _ in unique]
             txn.upsert("register", pa.table({"key": unique, "value": values}))
-            record.writes.update(zip(unique, values, strict=True))
+            for key, value in zip(unique, values, strict=True):
+                record.write(key, value)
+
+    def _add(self, txn: hc.Transaction, record: Record, key: int, amount: int) -> None:
+        try:
+            txn.update("register", key, {"value": hc.add(amount)})
+        except hc.NotFoundError:
+            _note(record, [key], [])
+            return
+        if key in record.writes:
+            record.writes[key] = (record.writes[key] or 0) + amount
+        else:
+            record.adds[key] = record.adds.get(key, 0) + amount
 
     def _write(self, txn: hc.Transaction, record: Record, key: int, random: Random) -> None:
         value = next(self._values)
@@ -163,9 +197,10 @@ class Recorder:
             there = txn.delete("register", key)
             # What delete tells is a read: remembered as one only if it was not an own write.
             if key not in record.writes and not there:
+                assert key not in record.adds, "a register that was added to is gone"
                 record.reads.append((key, None))
             if there:
-                record.writes[key] = None
+                record.write(key, None)
             return
         if random.randrange(2):
             try:
@@ -175,7 +210,7 @@ class Recorder:
                 return
         else:
             txn.upsert("register", {"key": key, "value": value})
-        record.writes[key] = value
+        record.write(key, value)
 
 
 def _note(record: Record, keys: range | list[int], rows: list[dict[str, int]]) -> None:
@@ -185,7 +220,7 @@ def _note(record: Record, keys: range | list[int], rows: list[dict[str, int]]) -
         if key in record.writes:
             assert found.get(key) == record.writes[key], "an own write was not read back"
         else:
-            record.reads.append((key, found.get(key)))
+            record.reads.append((key, record.saw(key, found.get(key))))
 
 
 class Timeline:
@@ -195,6 +230,7 @@ class Timeline:
         self._history: dict[int, tuple[list[int], list[Value]]] = {
             key: ([0], [None]) for key in range(KEYS)
         }
+        self._plain: dict[int, list[int]] = {key: [0] for key in range(KEYS)}
         self.commits = sorted(
             (record for record in records if record.commit_ts is not None),
             key=lambda record: record.commit_ts or 0,
@@ -207,6 +243,13 @@ class Timeline:
                 assert record.commit_ts is not None
                 stamps.append(record.commit_ts)
                 values.append(value)
+                self._plain[key].append(record.commit_ts)
+            for key, amount in record.adds.items():
+                stamps, values = self._history[key]
+                assert record.commit_ts is not None
+                assert values[-1] is not None, "something was added to a register that was gone"
+                stamps.append(record.commit_ts)
+                values.append(values[-1] + amount)
 
     def at(self, key: int, ts: int) -> Value:
         """The value of the newest commit at or below `ts`."""
@@ -220,6 +263,11 @@ class Timeline:
     def written_between(self, key: int, after: int, before: int) -> bool:
         """Whether a commit in (after, before) has written the register."""
         stamps, _ = self._history[key]
+        return bisect_right(stamps, after) < bisect_left(stamps, before)
+
+    def replaced_between(self, key: int, after: int, before: int) -> bool:
+        """Whether a commit in (after, before) has written the register, rather than added to it."""
+        stamps = self._plain[key]
         return bisect_right(stamps, after) < bisect_left(stamps, before)
 
 
@@ -241,6 +289,9 @@ def check_history(records: list[Record]) -> Timeline:
             if value is not None or before is not None:
                 empty = before is None and after is None
                 assert empty or not line.written_between(key, record.snapshot, ts), "a lost update"
+        for key in record.adds:
+            assert line.at(key, record.snapshot) is not None, "added to what was not there"
+            assert not line.replaced_between(key, record.snapshot, ts), "an addition to another row"
         for key, value in record.reads if record.serializable else record.locked:
             assert value == line.at(key, ts - 1), "commit order is no serial order"
     return line

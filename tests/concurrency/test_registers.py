@@ -32,8 +32,9 @@ def _play(
         started = db.visible_ts
         recorder.run(threads=8, transactions=transactions, seed=seed)
         line = check_history(recorder.records)
-        wrote = [record for record in recorder.records if record.writes]
+        wrote = [record for record in recorder.records if record.writes or record.adds]
         assert 0 < len(line.commits) < len(wrote), "there was no conflict"
+        assert any(record.adds for record in line.commits), "nothing was added"
         _compare(db, line, started)
         assert not db.check()
     with hc.open(folder, options=TINY) as db:

@@ -63,6 +63,7 @@ SINGLE = [values for values in PARTIALS if len(values) == 1]
 FULL = [values for values in PARTIALS if "c" in values]
 WRONG: list[Row] = [{"c": None}, {"a": 1, "b": "x"}]
 """As a new row these lack what must not be null."""
+AMOUNTS: list[dict[str, int]] = [{"c": 1}, {"c": -1}, {"c": 2}, {"a": 1}, {"a": 1, "c": -2}]
 KEPT = ("first", "second")
 """Names of snapshots."""
 BROAD = WHERES[:2]
@@ -236,6 +237,13 @@ class Author:
         key = self.key(shape, rows)
         self._write("update", slot, name=name, key=key, values=self.values(shape))
 
+    def add(self) -> None:
+        slot, txn = self.txn()
+        name, shape, rows = self.table(txn, keyed=True)
+        amounts, values = self.pick(AMOUNTS), self.pick(({}, {}, {"b": "x"}))
+        key = self.key(shape, rows)
+        self._write("add", slot, name=name, key=key, amounts=amounts, values=values)
+
     def update_where(self) -> None:
         slot, txn = self.txn()
         name, shape, _ = self.table(txn)
@@ -401,8 +409,8 @@ class Author:
 
 
 ENDS = "begin commit commit commit rollback"
-ROWS = "insert upsert update update_where delete delete_where replace"
-UPDATES = "update update upsert update_where"
+ROWS = "insert upsert update add add update_where delete delete_where replace"
+UPDATES = "update update add add upsert update_where"
 READS = "get get_many range scan aggregate tables"
 NAMED = "keep forget begin_named"
 BASE = "begin_at begin_at_moment use_ended create drop gc turn_clock reopen follow count changes"
@@ -415,8 +423,9 @@ MOODS = {
     "bulk": f"{ENDS} {ROWS} truncate insert insert upsert upsert update_where scan get range gc"
     " compact",
     "large": f"{ENDS} insert insert upsert update_where update_where delete_where update scan flush"
-    " compact changes",
-    "serializable": f"{ENDS} begin truncate insert upsert update delete create drop {READS} flush",
+    " compact changes add",
+    "serializable": f"{ENDS} begin truncate insert upsert update delete create drop {READS} flush"
+    " add",
     "tokens": "begin begin_token begin_token commit commit commit insert upsert create reopen"
     " checkpoint",
     "ddl": f"{ENDS} create create create drop drop insert update tables get scan gc changes"

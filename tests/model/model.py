@@ -17,6 +17,8 @@ Commit. What others have committed since the snapshot wins:
 - a row that I delete must not have changed, in any column;
 - a row that I update must not have been deleted, and no column that I write must have been written,
   equal value or not; then my columns are laid over the newest version;
+- a column that I only add to may have been added to by others, but not written; amounts are added
+  to the newest version. Once I have read a sum, it is a column that I write;
 - a key that I insert must not be live;
 - a table that I change must not have been dropped;
 - a table that I truncate ends as it is then: nothing that others did to its rows is in the way;
@@ -75,7 +77,7 @@ class Version:
     successor: Version | None = None
     """The version that an update put in its place."""
     changed: frozenset[str] = frozenset()
-    """The columns that update wrote."""
+    """The columns that update wrote; those that it only added to have a plus in front."""
     succeeds: bool = False
 
     def newest(self) -> Version:
@@ -114,6 +116,8 @@ class Work:
 
     inserted: list[Version] = field(default_factory=list)
     updated: dict[Version, tuple[Row, frozenset[str]]] = field(default_factory=dict)
+    added: dict[Version, dict[str, int]] = field(default_factory=dict)
+    """Amounts of the columns of updated rows that were only added to."""
     deleted: dict[Version, None] = field(default_factory=dict)
     truncated: bool = False
     """Whatever is there at commit ends, but for what is inserted here."""
@@ -295,12 +299,40 @@ class Model:
         self._change_all(txn, table, [version], values)
         return 1
 
+    def add(
+        self, txn: Txn, name: str, key: Key, amounts: dict[str, int], values: Row
+    ) -> int | None:
+        """Update one row: add to some of its columns, and set others."""
+        table = self._to_write(txn, name)
+        if txn.known_ts:
+            return None
+        if not table.shape.key:
+            raise Refused(UsageError)
+        version = self._find(txn, table, key)
+        if version is None:
+            self._note_keys(txn, table, [key])
+            raise Refused(NotFoundError)
+        work = self._work(txn, table)
+        row, written = work.updated.get(version, (version.row, frozenset()))
+        sums = {one: _plus(row[one], amount) for one, amount in amounts.items()}
+        if version in work.inserted:
+            version.row = row | values | sums
+            return 1
+        before = dict(work.added.get(version, {}))
+        self._replace(txn, table, version, values | sums)
+        added = work.added.setdefault(version, {})
+        for one, amount in amounts.items():
+            if one in before or one not in written:
+                added[one] = before.get(one, 0) + amount
+        return 1
+
     def update_where(self, txn: Txn, name: str, where: Where, values: Row) -> int | None:
         table = self._to_write(txn, name)
         if txn.known_ts:
             return None
         self._check_values(table.shape, [values])
         self._note_rows(txn, table, lambda row: True)
+        self._show(txn, table)
         found = [version for version, row in self._view(txn, table) if where.holds(row)]
         self._change_all(txn, table, found, values)
         return len(found)
@@ -322,6 +354,7 @@ class Model:
         if txn.known_ts:
             return None
         self._note_rows(txn, table, lambda row: True)
+        self._show(txn, table)
         found = [version for version, row in self._view(txn, table) if where.holds(row)]
         for version in found:
             self._remove(txn, table, version)
@@ -341,6 +374,7 @@ class Model:
     def get_many(self, txn: Txn, name: str, keys: Sequence[Key]) -> list[Row]:
         table = self._keyed(txn, name)
         self._note_keys(txn, table, keys)
+        self._show(txn, table, keys)
         rows = {table.shape.key_of(row): row for _, row in self._view(txn, table)}
         return [rows[key] for key in keys if key in rows]
 
@@ -354,11 +388,13 @@ class Model:
             return (low is None or key >= low) and (high is None or key < high)
 
         self._note_rows(txn, table, inside)
+        self._show(txn, table)
         return sorted((row for _, row in self._view(txn, table) if inside(row)), key=key_of)
 
     def scan(self, txn: Txn, name: str) -> tuple[Shape, list[Row]]:
         table = self._look(txn, name)
         self._note_rows(txn, table, lambda row: True)
+        self._show(txn, table)
         return table.shape, [row for _, row in self._view(txn, table)]
 
     def peek(self, txn: Txn) -> dict[str, tuple[Shape, list[Row]]]:
@@ -566,6 +602,8 @@ class Model:
             version.row = new
         else:
             work.updated[version] = (new, written | (frozenset(values) - frozenset(key)))
+            for name in values:
+                work.added.get(version, {}).pop(name, None)
 
     def _remove(self, txn: Txn, table: Table, version: Version) -> None:
         work = self._work(txn, table)
@@ -573,10 +611,18 @@ class Model:
             work.inserted.remove(version)
         else:
             work.updated.pop(version, None)
+            work.added.pop(version, None)
             work.deleted[version] = None
 
     def _others(self, txn: Txn) -> list[Txn]:
         return [other for other in self.open if other is not txn]
+
+    def _show(self, txn: Txn, table: Table, keys: Sequence[Key] | None = None) -> None:
+        """Sums that are read, those of some keys or all, are columns that are written."""
+        added = txn.work.get(table, Work()).added
+        for version in list(added):
+            if keys is None or table.shape.key_of(version.row) in keys:
+                del added[version]
 
     # What a transaction remembers of its reads.
 
@@ -612,7 +658,7 @@ class Model:
                 continue
             if any(version.end < FOREVER for version in work.deleted):
                 return True
-            if any(self._update_conflicts(v, wrote) for v, (_, wrote) in work.updated.items()):
+            if any(self._update_conflicts(v, work) for v in work.updated):
                 return True
             if table.shape.key:
                 live = {table.shape.key_of(v.row): v for v in table.at(self.now)}
@@ -624,9 +670,11 @@ class Model:
     def _changed(self, txn: Txn, reads: list[tuple[Table, Callable[[Row], bool]]]) -> bool:
         return any(table.changed_since(txn.snapshot, covers) for table, covers in reads)
 
-    def _update_conflicts(self, version: Version, wrote: frozenset[str]) -> bool:
+    def _update_conflicts(self, version: Version, work: Work) -> bool:
+        added, (_, wrote) = work.added.get(version, {}), work.updated[version]
+        meets = wrote | {f"+{name}" for name in wrote if name not in added}
         while version.end < FOREVER:
-            if version.successor is None or version.changed & wrote:
+            if version.successor is None or version.changed & meets:
                 return True
             version = version.successor
         return False
@@ -658,10 +706,12 @@ class Model:
                 for version in table.at(self.now):
                     version.end = ts
             for version, (row, wrote) in work.updated.items():
-                old = version.newest()
+                old, added = version.newest(), work.added.get(version, {})
                 values = {name: row[name] for name in wrote}
-                new = Version(old.row | values, begin=ts, succeeds=True)
-                old.end, old.successor, old.changed = ts, new, wrote
+                sums = {name: _plus(old.row[name], amount) for name, amount in added.items()}
+                new = Version(old.row | values | sums, begin=ts, succeeds=True)
+                marks = {f"+{name}" if name in added else name for name in wrote}
+                old.end, old.successor, old.changed = ts, new, frozenset(marks)
                 table.versions.append(new)
             for version in work.deleted:
                 version.end = ts
@@ -677,3 +727,7 @@ class Model:
 def same(name: str, other: str) -> bool:
     """Names do not differ by case."""
     return name.casefold() == other.casefold()
+
+
+def _plus(value: int | None, amount: int) -> int | None:
+    return None if value is None else value + amount

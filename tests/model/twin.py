@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
+import halocline as hc
 from halocline import (
     ConflictError,
     Database,
@@ -268,6 +269,14 @@ class Twin:
         self.agree(
             lambda: self.model.update(model, name, key, values),
             lambda: txn.update(name, key, values),
+        )
+
+    def add(self, slot: int, name: str, key: Key, amounts: dict[str, int], values: Row) -> None:
+        txn, model = self.at(slot)
+        terms = {column: hc.add(amount) for column, amount in amounts.items()}
+        self.agree(
+            lambda: self.model.add(model, name, key, amounts, values),
+            lambda: txn.update(name, key, values | terms),
         )
 
     def update_where(self, slot: int, name: str, where: Where, values: Row) -> None:

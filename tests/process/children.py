@@ -6,6 +6,7 @@ Every function takes the descriptors that the test has sent along, then its argu
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -168,6 +169,40 @@ def count_hot(output: int, path: str, first: int, threads: int = 3, times: int =
     for worker in workers:
         worker.join()
     db.close()
+
+
+def add_up(output: int, path: str, first: int, threads: int = 3) -> None:
+    """Threads that add to rows which all add to, until killed. Says `ack` after each, and `error`
+    if it is ever told anything but the result.
+
+    Even numbers are added to row -1, all alone; for odd ones 1 to row 0 and to a row of its own.
+    """
+    db = halocline.open(path, options=SMALL)
+    os.write(output, b"open %s\n" % db.role.encode())
+
+    def work(row: int) -> None:
+        db.run(lambda txn: txn.insert("counters", {"id": row, "n": 0}))
+        for number in itertools.count(1):
+            amounts = {0: 1, row: 1} if number % 2 else {-1: row + number}
+            try:
+                db.run(lambda txn: _add(txn, amounts))  # noqa: B023 runs at once
+            except HaloclineError as error:
+                os.write(output, b"error %r\n" % str(error).encode())
+            else:
+                os.write(output, b"ack %d 0 %s\n" % (row + number, db.role.encode()))
+
+    workers = [
+        threading.Thread(target=work, args=(first + place * 10_000,)) for place in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _add(txn: Any, amounts: dict[int, int]) -> None:
+    for key, amount in amounts.items():
+        txn.update("counters", key, {"n": halocline.add(amount)})
 
 
 def _bump_hot(txn: Any, row: int, lock: bool) -> None:

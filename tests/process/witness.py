@@ -177,6 +177,7 @@ class Witness(Recorder):
             known=record.acknowledged,
             reads=record.reads,
             writes=list(record.writes.items()),
+            adds=list(record.adds.items()),
         )
 
 
@@ -206,6 +207,7 @@ def read_journal(path: Path, find: Callable[[str], int]) -> list[Record]:
             record = records[token] = Record(facts["snapshot"], False, facts["known"])
             record.reads = [(key, value) for key, value in facts["reads"]]
             record.writes = dict(facts["writes"])
+            record.adds = dict(facts["adds"])
         else:
             ends[token] = facts
     for token, record in records.items():

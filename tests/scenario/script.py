@@ -359,7 +359,7 @@ class _Reader:
         make = self._word("a term")
         self._take("(")
         if make == "expr":
-            term = hc.expr(self._take("sql", what="an expression in double quotes").text)
+            term: Any = hc.expr(self._take("sql", what="an expression in double quotes").text)
         else:
             term = hc.add(self._plain(self._value()))
         self._take(")")

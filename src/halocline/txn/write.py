@@ -388,7 +388,7 @@ def replace(
         changes.take_back(row_id, key)
         changes.insert(key, row)
     elif changes.objects is not None and changes.objects.owns(row_id):
-        _replace_own(changes, row_id, key, row, changed)
+        _replace_own(changes, row_id, key, row, changed, added or {})
     else:
         written = changes.leave(row_id)
         if added and written:  # what a bulk change has written is not only added to
@@ -396,7 +396,14 @@ def replace(
         changes.update(row_id, key, row, changed | written, added)
 
 
-def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed: set[int]) -> None:
+def _replace_own(
+    changes: TableChanges,
+    row_id: int,
+    key: Any,
+    row: Row,
+    changed: set[int],
+    added: Mapping[int, Any],
+) -> None:
     """Update of a row in an own object: it is born dead, and another takes its place."""
     assert changes.objects is not None
     origin = changes.objects.origin(row_id)
@@ -405,7 +412,8 @@ def _replace_own(changes: TableChanges, row_id: int, key: Any, row: Row, changed
         changes.insert(key, row)
     else:
         changes.leave(origin.target)
-        changes.update(origin.target, key, row, changed | origin.changed)
+        added = {at: amount for at, amount in added.items() if at not in origin.changed}
+        changes.update(origin.target, key, row, changed | origin.changed, added)
 
 
 def remove(changes: TableChanges, row_id: int, key: Any) -> None:
