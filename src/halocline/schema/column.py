@@ -4,8 +4,8 @@
 
 A default is a constant, checked once against the type of its column, or a function of a closed
 list that is evaluated at the insert. A column that the input does not name gets it; an explicit
-None writes NULL. `now` is one moment for all rows of a table that comes as Arrow, and one for each
-row that comes as a dict.
+None writes NULL. `now` is one moment for each batch that comes as Arrow, and one for each row that
+comes as a dict.
 
 Not here: which columns an input names (schema.py, convert.py).
 """
