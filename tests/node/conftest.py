@@ -1,6 +1,7 @@
 """One owner, and the ways to it, for the tests of this folder.
 
-A file may say what it wants: OPTIONS of all handles, COLUMNS of the table t, ROWS that are in it.
+A file may say what it wants: OPTIONS of all handles, COLUMNS of the table t, ROWS that are in it,
+TABLES that are there besides, by name.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def owner(
 ) -> Iterator[hc.Database]:
     with hc.open(tmp_path / "db", options=options) as db:
         db.create_table("t", getattr(request.module, "COLUMNS", COLUMNS), "id")
+        for name, columns in getattr(request.module, "TABLES", {}).items():
+            db.create_table(name, columns, "id")
         with db.begin() as txn:
             txn.insert("t", [{"id": n, "v": n} for n in range(getattr(request.module, "ROWS", 0))])
         yield db

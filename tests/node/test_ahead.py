@@ -7,7 +7,7 @@ import errno
 import gc
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +22,17 @@ from halocline.node.replica import Replica
 from tests.roles import node_of
 
 OPTIONS = hc.Options(background=False, page_rows=64)
+TABLES = {"u": {"id": int, "v": int}}
 SEEDS = range(6)
 Key = Callable[[int], Any]
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db", options=OPTIONS) as db:
-        db.create_table("t", {"id": int, "v": int}, "id")
-        db.create_table("u", {"id": int, "v": int}, "id")
-        yield db
-        assert not db.check()
-
-
-@pytest.fixture
-def node(owner: hc.Database) -> Iterator[hc.Database]:
-    with hc.open(owner.path, options=OPTIONS) as db:
-        assert db.role == "node"
-        with db.begin() as txn:
-            txn.tables()
-        yield db
+def node(node: hc.Database) -> hc.Database:
+    """One that has seen the tables."""
+    with node.begin() as txn:
+        txn.tables()
+    return node
 
 
 def put(db: hc.Database, key: Any, v: int = 0, table: str = "t") -> None:

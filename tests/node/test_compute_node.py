@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,20 +19,13 @@ import pytest
 import halocline as hc
 from halocline.node.endpoint import read_endpoint
 from tests.node.handles import far
+from tests.node.handles import rows as rows_of
 
 OPTIONS = hc.Options(
     background=False, bulk_rows=10, object_rows_min=50, object_rows=64, page_rows=16
 )
-
-
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db", options=OPTIONS) as db:
-        db.create_table("t", {"id": int, "v": int, "d": "decimal(12,2)"}, "id")
-        with db.begin() as txn:
-            txn.insert("t", [{"id": key, "v": key} for key in range(5)])
-        yield db
-        assert not db.check()
+COLUMNS = {"id": int, "v": int, "d": "decimal(12,2)"}
+ROWS = 5
 
 
 @pytest.fixture(params=["near", "afar"])
@@ -51,11 +43,6 @@ def node(
         assert not db.check()
 
 
-def _rows(db: hc.Database, table: str = "t") -> list[tuple[Any, ...]]:
-    rows = db.table(table).to_arrow().to_pylist()
-    return sorted(tuple(row.values()) for row in rows)
-
-
 def test_what_one_commits_the_other_reads_at_once(owner: hc.Database, node: hc.Database) -> None:
     for key in range(10, 30, 2):
         with node.begin() as txn:
@@ -64,7 +51,7 @@ def test_what_one_commits_the_other_reads_at_once(owner: hc.Database, node: hc.D
         with owner.begin() as txn:
             txn.update("t", key, {"v": 7})
         assert node.begin().get("t", key) == {"id": key, "v": 7, "d": Decimal("1.50")}
-    assert _rows(owner) == _rows(node)
+    assert rows_of(owner) == rows_of(node)
 
 
 def test_conflicts_carry_the_same_facts(owner: hc.Database, node: hc.Database) -> None:
@@ -123,10 +110,10 @@ def test_many_rows_go_the_way_that_suits_them(
     assert owner.sql("select count(*) as n from t where v = 2").to_pylist() == [{"n": rows + 2}]
     with node.begin() as txn:
         assert txn.delete("t", where="id >= 1000") == rows
-    assert _rows(owner) == _rows(node)
+    assert rows_of(owner) == rows_of(node)
     with node.begin() as txn:
         txn.truncate("t")
-    assert _rows(owner) == _rows(node) == []
+    assert rows_of(owner) == rows_of(node) == []
     assert not owner.check()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,15 @@ from halocline.schema.codec import encode as encode_rows
 from tests.node.handles import calling, greet, secret_of
 from tests.roles import node_of, owner_of
 
-
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db") as db:
-        db.create_table("t", {"id": int}, "id")
-        yield db
-        assert not db.check()
+OPTIONS = hc.Options()
+COLUMNS = {"id": int}
 
 
 @pytest.fixture
-def node(owner: hc.Database) -> Iterator[hc.Database]:
-    with hc.open(owner.path) as db:
-        db.begin().rollback()
-        yield db
+def node(node: hc.Database) -> hc.Database:
+    """One that has a connection."""
+    node.begin().rollback()
+    return node
 
 
 @pytest.fixture

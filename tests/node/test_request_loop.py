@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,15 +30,13 @@ from tests.roles import committer_of, maintenance_of, owner_of
 
 WAIT_S = 30
 OPTIONS = hc.Options(background=False, page_rows=4)
+COLUMNS = {"id": int, "text": str}
 PING = frame(wire.Ping())
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db", options=OPTIONS) as db:
-        db.create_table("t", {"id": int, "text": str}, "id")
-        yield db
-        assert db.core.closed or not db.check()
+def db(owner: hc.Database) -> hc.Database:
+    return owner
 
 
 @contextmanager

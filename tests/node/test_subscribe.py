@@ -32,17 +32,8 @@ OPTIONS = hc.Options(
     background=False, bulk_rows=4, object_rows_min=12, object_rows=16, page_rows=4, compact_depth=1
 )
 SMALL_LOG = hc.Options(background=False, log_file_bytes=4096, log_file_bytes_first=4096)
+TABLES = {"other": {"id": int}}
 LONG_S = 30.0
-
-
-@pytest.fixture
-def owner(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db", options=OPTIONS) as db:
-        db.create_table("t", {"id": int, "v": int}, "id")
-        db.create_table("other", {"id": int}, "id")
-        yield db
-        if not db.core.closed:
-            assert not db.check()
 
 
 @pytest.fixture(params=["owner", "socket", "tls", "reading"])

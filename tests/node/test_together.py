@@ -6,7 +6,7 @@ at_once     the request loop waits for the disk while others come: all of them a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,13 @@ from tests.roles import committer_of, maintenance_of
 from tests.unit.rows.rig import commit_together
 
 OPTIONS = hc.Options(background=False, page_rows=4)
+COLUMNS = {"id": int, "text": str}
+TABLES = {"other": COLUMNS}
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[hc.Database]:
-    with hc.open(tmp_path / "db", options=OPTIONS) as db:
-        db.create_table("t", {"id": int, "text": str}, "id")
-        db.create_table("other", {"id": int, "text": str}, "id")
-        yield db
-        assert db.core.closed or not db.check()
+def db(owner: hc.Database) -> hc.Database:
+    return owner
 
 
 def insert(db: hc.Database, key: int, table: str = "t", snapshot: int | None = None) -> bytes:
