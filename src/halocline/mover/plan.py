@@ -21,7 +21,7 @@ no pages.
 Invariants
 - Pages leave in RowID order and only from the front, so the RowID ranges of two moves never
   overlap and all that is below the last one moved has moved.
-- A plan names RowID ranges, not pages: replay may have cut the pages elsewhere.
+- A plan names ranges of RowIDs, not pages: replay may have cut the pages elsewhere.
 - No object gets more than `object_rows_max` rows, nor, from more than one page, `object_bytes_max`.
 - What the reasons rows and bytes leave behind is below both limits, and nothing that is due is left
   undone: after a plan has been carried out, the same question has the answer "nothing".
@@ -146,9 +146,9 @@ class L0Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPlan:
-    """One data object to write: the rows of these RowIDs, sorted by key."""
+    """One data object to write: the rows of a range of RowIDs, sorted by key."""
 
-    ranges: tuple[RowIdRange, ...]
+    rows: RowIdRange
     row_count: int
     """At most this many."""
     size_bytes: int
@@ -272,22 +272,19 @@ def _needs_active(
 def _pack(pages: Sequence[PageStats], policy: MovePolicy) -> list[ObjectPlan]:
     """Pages into objects, in RowID order, each as full as the limits allow."""
     objects: list[ObjectPlan] = []
-    taken: list[RowIdRange] = []
-    row_count = size_bytes = 0
     pieces = [piece for page in pages for piece in _pieces(page, policy.object_rows_max)]
     for page in pieces:
-        full = (
-            row_count + page.row_count > policy.object_rows_max
-            or size_bytes + page.size_bytes > policy.object_bytes_max
+        last = objects[-1] if objects else None
+        if last is not None:
+            row_count = last.row_count + page.row_count
+            size_bytes = last.size_bytes + page.size_bytes
+            if row_count <= policy.object_rows_max and size_bytes <= policy.object_bytes_max:
+                span = RowIdRange(last.rows.start, page.rows.end)
+                objects[-1] = ObjectPlan(rows=span, row_count=row_count, size_bytes=size_bytes)
+                continue
+        objects.append(
+            ObjectPlan(rows=page.rows, row_count=page.row_count, size_bytes=page.size_bytes)
         )
-        if taken and full:
-            objects.append(_object(taken, row_count, size_bytes))
-            taken, row_count, size_bytes = [], 0, 0
-        taken.append(page.rows)
-        row_count += page.row_count
-        size_bytes += page.size_bytes
-    if taken:
-        objects.append(_object(taken, row_count, size_bytes))
     return objects
 
 
@@ -306,17 +303,6 @@ def _pieces(page: PageStats, rows_max: int) -> list[PageStats]:
         )
         for low, high in pairwise(cuts)
     ]
-
-
-def _object(ranges: Sequence[RowIdRange], row_count: int, size_bytes: int) -> ObjectPlan:
-    """Joins ranges that touch, so that the record of a move stays short."""
-    joined: list[RowIdRange] = []
-    for start, end in ranges:
-        if joined and joined[-1].end == start:
-            joined[-1] = RowIdRange(joined[-1].start, end)
-        else:
-            joined.append(RowIdRange(start, end))
-    return ObjectPlan(ranges=tuple(joined), row_count=row_count, size_bytes=size_bytes)
 
 
 def _take(

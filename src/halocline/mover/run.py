@@ -229,7 +229,7 @@ class Mover:
         writer = JobWriter(
             shelf.objects, schema, self._core.options, table_id=state.table_id, job_id=job.job_id
         )
-        tables = (gather_rows(pages, one.ranges, schema) for one in plan.objects)
+        tables = (gather_rows(pages, one.rows, schema) for one in plan.objects)
         files = [writer.rows(table) for table in tables if table.num_rows]
         if plan.tombstones is not None:
             files += writer.tombstones(gather_tombstones(state, state.flushed_ts, *ended))
@@ -245,7 +245,7 @@ def _span(state: TableState, plan: MovePlan) -> list[tuple[int, int]]:
     objects, and replay, which knows nothing of undo GC, may still have it in pages."""
     if not plan.objects:
         return []
-    return [(max(1, state.moved_rowid), plan.objects[-1].ranges[-1].end)]
+    return [(max(1, state.moved_rowid), plan.objects[-1].rows.end)]
 
 
 def _pages_in(state: TableState, ranges: Sequence[tuple[int, int]]) -> list[FrozenPage]:
