@@ -32,6 +32,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
+from halocline.catalog.names import check_layout
 from halocline.errors import (
     ConflictError,
     DuplicateKeyError,
@@ -347,15 +348,13 @@ class Transaction:
         *,
         layout: str = "clustered",
         if_not_exists: bool = False,
+        comment: str = "",
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        if layout not in ("clustered", "heap"):
-            raise UsageError(f"layout must be 'clustered' or 'heap', not {layout!r}")
-        if layout == "heap":
-            raise UsageError("layout 'heap' is not available in this version")
+        check_layout(layout)
         longest = self._core.options.key_bytes_max
-        definition = Schema.define(schema, primary_key, key_bytes_max=longest)
+        definition = Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
         if not self._may_write():
             return
         ddl = self._ddl()
