@@ -31,21 +31,18 @@ from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.schema import Schema
 
 
-def gather_rows(
-    pages: Sequence[FrozenPage], ranges: Sequence[tuple[int, int]], schema: Schema
-) -> pa.Table:
-    """All versions with these RowIDs, sorted by key, then RowID."""
+def gather_rows(pages: Sequence[FrozenPage], rows: tuple[int, int], schema: Schema) -> pa.Table:
+    """All versions with RowIDs from one to another, sorted by key, then RowID."""
     batches: list[pa.RecordBatch] = []
     rowids: list[Int64Array] = []
     stamps: list[Int64Array] = []
     for page in pages:
         held = page.rowid_array(len(page))
-        for start, end in ranges:
-            low, high = np.searchsorted(held, [start, end]).tolist()
-            if low < high:
-                batches.append(page.arrow.slice(low, high - low))
-                rowids.append(held[low:high])
-                stamps.append(page.stamp_array(len(page))[low:high])
+        low, high = np.searchsorted(held, rows).tolist()
+        if low < high:
+            batches.append(page.arrow.slice(low, high - low))
+            rowids.append(held[low:high])
+            stamps.append(page.stamp_array(len(page))[low:high])
     table = pa.Table.from_batches(batches, schema=schema.arrow)
     for name, parts in ((ROWID, rowids), (COMMIT_TS, stamps)):
         values = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
