@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from halocline.clock import SystemClock
 from halocline.errors import CorruptionError
 from halocline.log import Follower
 from halocline.log.follow import LogGone
 from halocline.log.format import AC, CKP, SECTOR
 from halocline.log.names import path_of
-from halocline.clock import SystemClock
 from halocline.log.published import (
     FencedError,
     PublishedPage,
