@@ -37,7 +37,7 @@ from halocline.clock import Clock
 from halocline.errors import CorruptionError
 from halocline.ids import NEVER
 from halocline.store import Files, Lock, LockedError
-from halocline.store.files import Page
+from halocline.store.files import SharedPage
 
 PINS_DIRECTORY: Final = "pins"
 EVERYTHING: Final = 0
@@ -72,7 +72,7 @@ class PinFile:
             except LockedError:  # an owner has just taken our empty file for a dead one
                 continue
         try:
-            self._page: Page = files.page(self._path, _PAGE.size, writable=True)
+            self._page: SharedPage = files.page(self._path, _PAGE.size, writable=True)
         except BaseException:
             self._lock.release()
             raise

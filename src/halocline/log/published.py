@@ -36,7 +36,7 @@ from halocline.clock import Clock
 from halocline.errors import CorruptionError
 from halocline.log.names import PUBLISHED_PATH
 from halocline.store import Files
-from halocline.store.files import MovedError, NotAFileError, Page
+from halocline.store.files import MovedError, NotAFileError, SharedPage
 
 _BODY: Final = Struct("<16sQQQQQQ")
 _PAGE: Final = Struct("<16sQQQQQQIQ")
@@ -128,7 +128,7 @@ class Publisher:
     def close(self) -> None:
         self._page.close()
 
-    def _take(self, page: Page) -> None:
+    def _take(self, page: SharedPage) -> None:
         self._page = page
         self._check = self._files.watch(PUBLISHED_PATH, page)
 
@@ -154,7 +154,7 @@ class Publisher:
             raise FencedError("another process has taken the log over")
         self._page[_CLAIM] = self._claim
 
-    def _say(self, page: Page, file: int, offset: int) -> bytes:
+    def _say(self, page: SharedPage, file: int, offset: int) -> bytes:
         self._sequence = sequence = self._sequence + 1
         facts = (self._uuid, sequence, self._epoch, file, offset, self.visible_ts, page.inode)
         copy = _PAGE.pack(*facts, crc32(_BODY.pack(*facts)), sequence)
@@ -220,7 +220,7 @@ def read_published(files: Files) -> Published | None:
         page.close()
 
 
-def _whole(page: Page) -> tuple[bytes, Published | None]:
+def _whole(page: SharedPage) -> tuple[bytes, Published | None]:
     """The first copy if it is whole, else the second: the writer is never inside both.
 
     Again and again, because it may have gone on from one to the other while we looked.

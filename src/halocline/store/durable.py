@@ -39,8 +39,8 @@ from halocline.store.files import (
     Buffer,
     File,
     Lock,
-    Page,
     PathList,
+    SharedPage,
     check_directory,
     check_path,
     parent,
@@ -82,13 +82,13 @@ class Disk(Protocol):
 
     def is_locked(self, path: str) -> bool: ...
 
-    def page(self, path: str, *, writable: bool) -> Page:
+    def page(self, path: str, *, writable: bool) -> SharedPage:
         """Share the bytes of an existing file."""
         ...
 
     def check_root(self) -> None: ...
 
-    def watch(self, path: str, held: File | Page) -> Callable[[], None]: ...
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]: ...
 
 
 class DurableFiles:
@@ -200,7 +200,7 @@ class DurableFiles:
     def is_locked(self, path: str) -> bool:
         return self._disk.is_locked(check_path(path))
 
-    def page(self, path: str, size: int, *, writable: bool) -> Page:
+    def page(self, path: str, size: int, *, writable: bool) -> SharedPage:
         """Shares a file, made through `write` so that it never is too short."""
         check_path(path)
         if writable and not self._disk.exists(path):
@@ -218,7 +218,7 @@ class DurableFiles:
     def check_root(self) -> None:
         self._disk.check_root()
 
-    def watch(self, path: str, held: File | Page) -> Callable[[], None]:
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
         return self._disk.watch(check_path(path), held)
 
     @contextlib.contextmanager

@@ -93,7 +93,7 @@ class File(Protocol):
         ...
 
 
-class Page(Protocol):
+class SharedPage(Protocol):
     """The first bytes of a file that several processes read and write, in slices, at once.
 
     Not memory: who truncates a mapped file kills every process that looks at it. What has been cut
@@ -177,7 +177,7 @@ class Files(Protocol):
         """Is that lock held right now? Only a hint: it may change at once."""
         ...
 
-    def page(self, path: str, size: int, *, writable: bool) -> Page:
+    def page(self, path: str, size: int, *, writable: bool) -> SharedPage:
         """Share bytes through a file. Missing: made of zeros if writable, else an error."""
         ...
 
@@ -185,7 +185,7 @@ class Files(Protocol):
         """MovedError unless the path of the root still leads to the folder that was opened."""
         ...
 
-    def watch(self, path: str, held: File | Page) -> Callable[[], None]:
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
         """A check to be called often: MovedError unless the path still leads to that file."""
         ...
 

@@ -50,8 +50,8 @@ from halocline.store.files import (
     LockedError,
     MovedError,
     NotAFileError,
-    Page,
     PathList,
+    SharedPage,
     parent,
 )
 
@@ -267,7 +267,7 @@ class LocalDisk:
         if self._held is not None:
             self._check("", self._held[1])
 
-    def watch(self, path: str, held: File | Page) -> Callable[[], None]:
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
         """Asks the system which name a descriptor has now, and only if it is another, by stat.
 
         A stat of a file that is being written and synced costs far more than itself: on a file
