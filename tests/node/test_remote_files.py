@@ -12,7 +12,7 @@ from halocline.node.wire import Look, Looked
 
 def page(sequence: int) -> bytes:
     """A published position."""
-    fields = (b"u" * 16, sequence, 1, 1, 512, 7)
+    fields = (b"u" * 16, sequence, 1, 1, 512, 7, 1)
     return _PAGE.pack(*fields, crc32(_BODY.pack(*fields)), sequence)
 
 

@@ -59,6 +59,15 @@ class Change(NamedTuple):
     clean: bool = False
 
 
+class SharedBytes(bytearray):
+    """A page that several processes share."""
+
+    inode = 1
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class FileNode:
     """The content of one file."""
 
@@ -69,7 +78,7 @@ class FileNode:
         self.disk = bytearray(content)
         self.unsynced: list[Change] = []
         self.holder: bytes | None = None
-        self.shared: bytearray | None = None
+        self.shared: SharedBytes | None = None
 
     def write(self, data: bytes, offset: int) -> None:
         if data:

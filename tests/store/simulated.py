@@ -15,18 +15,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 
 from halocline.store.files import (
     Buffer,
-    Identity,
     Lock,
     LockedError,
-    Mapped,
     MovedError,
     PathList,
     parent,
 )
-from tests.store.memory import FileNode, NameChange, NameTable
+from tests.store.memory import FileNode, NameChange, NameTable, SharedBytes
 from tests.store.sequence import Sequence
 
 
@@ -197,23 +196,25 @@ class SimulatedDisk:
     def is_locked(self, path: str) -> bool:
         return self.exists(path) and self._node(path).holder is not None
 
-    def map(self, path: str, size: int, *, writable: bool) -> Mapped:
+    def page(self, path: str, *, writable: bool) -> SharedBytes:
         with self._sequence.mutex:
             self._sequence.alive()
             node = self._node(path)
             if node.shared is None:
-                node.shared = bytearray(node.data)
-            if len(node.shared) < size:
-                node.shared.extend(bytes(size - len(node.shared)))
+                node.shared = SharedBytes(node.data)
             return node.shared
 
     def check_root(self) -> None:
         """Nobody moves a disk that is in memory."""
 
-    def check_identity(self, path: str, identity: Identity) -> None:
-        node = self._names.seen.get(path)
-        if node is None or (0, id(node)) != identity:
-            raise MovedError(f"{path} was removed or replaced while it was in use")
+    def watch(self, path: str, held: object) -> Callable[[], None]:
+        node = self._node(path)
+
+        def check() -> None:
+            if self._names.seen.get(path) is not node:
+                raise MovedError(f"{path} was removed or replaced while it was in use")
+
+        return check
 
     def _change(
         self, *, removes: str | None = None, adds: str | None = None, node: FileNode | None = None

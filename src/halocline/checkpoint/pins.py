@@ -37,7 +37,7 @@ from halocline.clock import Clock
 from halocline.errors import CorruptionError
 from halocline.ids import NEVER
 from halocline.store import Files, Lock, LockedError
-from halocline.store.files import Mapped
+from halocline.store.files import SharedPage
 
 PINS_DIRECTORY: Final = "pins"
 EVERYTHING: Final = 0
@@ -72,35 +72,31 @@ class PinFile:
             except LockedError:  # an owner has just taken our empty file for a dead one
                 continue
         try:
-            self._page: Mapped = files.map(self._path, _PAGE.size, writable=True)
+            self._page: SharedPage = files.page(self._path, _PAGE.size, writable=True)
         except BaseException:
             self._lock.release()
             raise
 
     def write(self, ts: int) -> None:
         """Pin that snapshot and all newer ones; NEVER: none. 1 us."""
-        self._page[:] = self._encode(ts)
+        self._page[0 : _PAGE.size] = self._encode(ts)
 
     def close(self) -> None:
         """Unpin. The name goes first: an unlocked file that is left would only wait for GC."""
         with contextlib.suppress(OSError):
             self._files.remove(self._path)
         self._lock.release()
-        self._unmap()
+        self._page.close()
 
     def abandon(self) -> None:
         """In a forked child: the pin stays the parent's."""
         self._lock.abandon()
-        self._unmap()
+        self._page.close()
 
     def _encode(self, ts: int) -> bytes:
         self._sequence = sequence = self._sequence + 1
         crc = crc32(_BODY.pack(sequence, self._pid, ts))
         return _PAGE.pack(sequence, self._pid, ts, crc, sequence)
-
-    def _unmap(self) -> None:
-        if not isinstance(self._page, bytearray):
-            self._page.close()
 
 
 class Pins(dict[int, int]):
@@ -211,16 +207,15 @@ def _look(files: Files, path: str) -> ProcessPin:
             finally:
                 lock.release()
             raise FileNotFoundError(path)
-    page = files.map(path, _PAGE.size, writable=False)
+    page = files.page(path, _PAGE.size, writable=False)
     try:
         for _ in range(_TRIES):
-            pin = _decode(bytes(page[: _PAGE.size]))
+            pin = _decode(bytes(page[0 : _PAGE.size]))
             if pin is not None:
                 return pin
         return ProcessPin(0, EVERYTHING)
     finally:
-        if not isinstance(page, bytearray):
-            page.close()
+        page.close()
 
 
 def _decode(data: bytes) -> ProcessPin | None:

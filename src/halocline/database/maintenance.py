@@ -64,6 +64,7 @@ class Maintenance:
             return not core.closed and log.failed is None
 
         self.background = background = Background(setting.clock, usable)
+        background.add("publish", log.mend_page)
         background.add("move", self.mover.step)
         background.add("checkpoint", self.checkpoints.step)
         background.add("collect", self.collector.step)

@@ -173,7 +173,7 @@ def start_owner(
     def find_log(start: Place | None) -> Recovery:
         return recover(files, options=options, clock=clock, start=start)
 
-    claim(files)
+    claim(files, clock)
     replay, recovery, places = restore(files, options, shelf, find_log)
     engine = replay.engine
     tidy_all(engine)

@@ -23,6 +23,7 @@ Invariants
 from __future__ import annotations
 
 from _thread import RLock
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -40,6 +41,8 @@ class Fresh(NamedTuple):
     number: int
     file: File
     size: int
+    check: Callable[[], None]
+    """MovedError when its name does not lead to it any more."""
 
 
 class Allocator:
@@ -140,7 +143,7 @@ class Allocator:
         size = max(self._bytes_next, wanted)
         file = self._files.create(path_of(number), size)
         self._bytes_next = min(self._bytes_next * 2, self._bytes_max)
-        return Fresh(number, file, size)
+        return Fresh(number, file, size, self._files.watch(path_of(number), file))
 
 
 def trim(file: File, end: int) -> None:

@@ -124,6 +124,12 @@ class Follower:
         """Has a writer said how far its log is durable?"""
         return self._position() is not None
 
+    def look_for_page(self) -> None:
+        """Open the page of the published position anew if it was removed or replaced."""
+        page = self._page
+        if page is not None and not page.is_there():
+            self._page, self._sequence = None, 0
+
     def close(self) -> None:
         """Let go of the log. Not needed for correctness: nothing is locked.
 
@@ -133,12 +139,15 @@ class Follower:
         self._let_go()
 
     def _position(self) -> Published | None:
-        if self._page is None:
+        position = None if self._page is None else self._page.read()
+        if position is None or not position.file:  # else the writer goes on in another page
             try:
                 self._page = PublishedPage(self._files)
             except (FileNotFoundError, NotAFileError, CorruptionError):
                 return None
-        position = self._page.read()
+            position = self._page.read()
+            if position is not None and not position.file:
+                return None
         if position is not None and self._uuid and position.uuid != self._uuid:
             # The directory holds another database now.
             raise LogGone(self._start_order)

@@ -16,7 +16,7 @@ Invariants
 - Only the leader calls `write` and `move_to`. `sync` may run beside `write`: it covers what was
   written when it began.
 - Everything pending belongs to the active file, and is contiguous.
-- What is published has been synced.
+- What is published has been synced, into a file that its name still leads to.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ class Tape:
                 active = self.active
                 try:
                     active.file.sync()
+                    # Who opens this log again must find what is acknowledged from here on.
+                    active.check()
                 except OSError as error:
                     self.failure = error
                     raise
@@ -131,6 +133,11 @@ class Tape:
         """Say again how far the log is durable, with a newer timestamp."""
         with self.syncing:
             self._publisher.publish_ts(visible_ts)
+
+    def mend_page(self) -> None:
+        """See to it that other processes find the published position."""
+        with self.syncing:
+            self._publisher.mend()
 
     def header_is_durable(self) -> bool:
         return self.synced.end > 0

@@ -46,7 +46,7 @@ from halocline.log.frame import frame
 from halocline.log.line import Line, let_go
 from halocline.log.names import LOG_DIRECTORY
 from halocline.log.places import Places
-from halocline.log.published import Publisher
+from halocline.log.published import FencedError, Publisher
 from halocline.log.recover import Recovery
 from halocline.log.tape import Mark, Tape
 from halocline.log.watch import Watchers
@@ -123,7 +123,7 @@ class Log:
     def reserve(self, payload_bytes: int, extra: int = _RESERVE_EXTRA) -> None:
         """Make sure that one entry of this payload, and a small system entry, have room. 0.2 us."""
         if self.failed is not None:
-            raise self._refusal("not_committed")
+            raise self.refusal("not_committed")
         if self._next.offset + payload_bytes + extra > self._size:
             self._roll(payload_bytes)
 
@@ -132,7 +132,7 @@ class Log:
     ) -> int:
         """Frame an entry and put it on its way; returns its order. 2 us, and a pwrite if async."""
         if self.failed is not None:
-            raise self._refusal("not_committed")
+            raise self.refusal("not_committed")
         at, tape = self._next, self._tape
         offset = at.offset
         entry, crc = frame(at, self._seed, tape.durable, group, type, payload)
@@ -161,7 +161,7 @@ class Log:
                 self._owed = True
         except OSError as error:
             self.poison(error)
-            raise self._refusal("unknown") from error
+            raise self.refusal("unknown") from error
         except BaseException as interrupt:
             # Half an append: what is in memory no longer fits what will be written.
             self.poison(interrupt)
@@ -201,7 +201,7 @@ class Log:
         if self._tape.durable < order:
             self._sync_now()
             if self._tape.durable < order:
-                raise self._refusal("unknown")
+                raise self.refusal("unknown")
 
     def wait_visible(self, ts: int, timeout: float) -> bool:
         """Wait until visible_ts has reached `ts`; False when time is up."""
@@ -211,7 +211,7 @@ class Log:
             due = lambda: self.visible_ts >= ts or self.failed is not None  # noqa: E731
             self.watchers.wait(ts, timeout, due)
             if self.visible_ts < ts and self.failed is not None:
-                raise self._refusal("not_committed")
+                raise self.refusal("not_committed")
         return self.visible_ts >= ts
 
     def set_visible(self, ts: int) -> None:
@@ -219,6 +219,13 @@ class Log:
         self._ts = max(self._ts, ts)
         self._see(ts)
         self._tape.publish_ts(self.visible_ts)
+
+    def mend_page(self) -> None:
+        """Bring back the published position if somebody has taken it away. OSError."""
+        try:
+            self._tape.mend_page()
+        except FencedError as error:
+            self.poison(error)
 
     def poison(self, error: BaseException) -> None:
         """Refuse everything from now on, and wake all who wait."""
@@ -256,7 +263,7 @@ class Log:
         self._allocator.let_go()
         self._tape.close()
         if isinstance(self.failed, OSError):
-            self.failed = self._refusal("unknown")
+            self.failed = self.refusal("unknown")
             if not self._sync_always:  # else whoever waited has been told
                 raise self.failed
 
@@ -271,7 +278,7 @@ class Log:
             self._resume()
         except OSError as error:
             self.poison(error)
-            raise self._refusal("not_committed") from error
+            raise self.refusal("not_committed") from error
         except BaseException:
             self._resume()
             raise
@@ -328,7 +335,7 @@ class Log:
         line = self._line
         while order > self._reached:
             if self.failed is not None:
-                raise self._refusal("unknown")
+                raise self.refusal("unknown")
             ticket = line.enter(order)
             if ticket is None:
                 self._lead()
@@ -363,7 +370,7 @@ class Log:
         while (ticket := self._line.enter(_LAST)) is not None:
             ticket.acquire()
         if self.failed is not None:
-            raise self._refusal("not_committed")
+            raise self.refusal("not_committed")
         self._tape.write()
         self._tape.sync()
         self._advance()
@@ -393,7 +400,8 @@ class Log:
             if self.watchers.watching:
                 self.watchers.wake_up_to(ts)
 
-    def _refusal(self, outcome: Outcome) -> UnavailableError:
+    def refusal(self, outcome: Outcome) -> UnavailableError:
+        """What everybody is told once the log has failed."""
         reason = str(self.failed) or type(self.failed).__name__
         text = f"the database stopped ({reason}): close it and open it again"
         return UnavailableError(text, outcome=outcome).with_cause(self.failed)

@@ -24,7 +24,7 @@ from halocline.checkpoint.pins import EVERYTHING
 from halocline.errors import UsageError
 from halocline.ids import NEVER
 from halocline.log.format import SECTOR
-from halocline.log.published import decode_page
+from halocline.log.published import decode_page, page_of
 from halocline.node.wire import (
     READ_BYTES_MAX,
     ListLog,
@@ -88,9 +88,13 @@ class RemoteFiles:
         """There is an owner: it has answered."""
         return True
 
-    def map(self, path: str, size: int, *, writable: bool) -> Any:
+    def page(self, path: str, size: int, *, writable: bool) -> Any:
         """A page that is read anew at every look."""
         return Watched(self, self.open_read(path), size)
+
+    def watch(self, path: str, held: object) -> Callable[[], None]:
+        """Whatever becomes of the file, it is the owner who says what is in it."""
+        return lambda: None
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(f"{name}: the directory is on another machine")
@@ -136,13 +140,16 @@ class RemoteFile:
 class Watched:
     """A shared page, as it was at the last look; before the first one it is asked for."""
 
+    inode = 0
+
     def __init__(self, files: RemoteFiles, file: RemoteFile, size: int) -> None:
         self._files = files
         self._file = file
         self._size = size
 
     def __getitem__(self, part: slice) -> bytes:
-        return (self._files.looked.page or self._file.pread(self._size, 0))[part]
+        copy = self._files.looked.page
+        return (page_of(copy) if copy else self._file.pread(self._size, 0))[part]
 
     def close(self) -> None:
         """Nothing is held."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock as Mutex
 from typing import Final, Protocol
 
@@ -38,10 +38,9 @@ from halocline.store.files import (
     TEMPORARY,
     Buffer,
     File,
-    Identity,
     Lock,
-    Mapped,
     PathList,
+    SharedPage,
     check_directory,
     check_path,
     parent,
@@ -83,13 +82,13 @@ class Disk(Protocol):
 
     def is_locked(self, path: str) -> bool: ...
 
-    def map(self, path: str, size: int, *, writable: bool) -> Mapped:
-        """Map an existing file of at least that size."""
+    def page(self, path: str, *, writable: bool) -> SharedPage:
+        """Share the bytes of an existing file."""
         ...
 
     def check_root(self) -> None: ...
 
-    def check_identity(self, path: str, identity: Identity) -> None: ...
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]: ...
 
 
 class DurableFiles:
@@ -201,8 +200,8 @@ class DurableFiles:
     def is_locked(self, path: str) -> bool:
         return self._disk.is_locked(check_path(path))
 
-    def map(self, path: str, size: int, *, writable: bool) -> Mapped:
-        """Maps a file, made through `write` so that it never is too short."""
+    def page(self, path: str, size: int, *, writable: bool) -> SharedPage:
+        """Shares a file, made through `write` so that it never is too short."""
         check_path(path)
         if writable and not self._disk.exists(path):
             self.write(path, bytes(size))
@@ -210,17 +209,17 @@ class DurableFiles:
         try:
             if file.size() < size:
                 if not writable:
-                    raise CorruptionError(path, f"is shorter than the {size} bytes to be mapped")
+                    raise CorruptionError(path, f"is shorter than the {size} bytes to be read")
                 file.truncate(size)
         finally:
             file.close()
-        return self._disk.map(path, size, writable=writable)
+        return self._disk.page(path, writable=writable)
 
     def check_root(self) -> None:
         self._disk.check_root()
 
-    def check_identity(self, path: str, identity: Identity) -> None:
-        self._disk.check_identity(path, identity)
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
+        return self._disk.watch(check_path(path), held)
 
     @contextlib.contextmanager
     def _leave_nothing(self, path: str, file: File) -> Iterator[None]:

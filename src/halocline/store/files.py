@@ -17,16 +17,13 @@ Not here: the steps behind each promise (durable.py), the real disk (local.py).
 from __future__ import annotations
 
 import errno
-import mmap
+from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from halocline.errors import UnavailableError, UsageError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes to write. A memoryview must be contiguous and count single bytes."""
-
-Mapped: TypeAlias = mmap.mmap | bytearray
-"""Memory shared by all who map one file; use it through `struct.pack_into` and `unpack_from`."""
 
 PathList: TypeAlias = list[str]
 
@@ -96,6 +93,25 @@ class File(Protocol):
         ...
 
 
+class SharedPage(Protocol):
+    """The first bytes of a file that several processes read and write, in slices, at once.
+
+    Not memory: who truncates a mapped file kills every process that looks at it. What has been cut
+    off reads as zeros, and writing brings it back.
+    """
+
+    @property
+    def inode(self) -> int:
+        """Tells the file from a copy of it; 0 when that is not known."""
+        ...
+
+    def __getitem__(self, part: slice) -> bytes | bytearray: ...
+
+    def __setitem__(self, part: slice, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Lock(Protocol):
     """A lock that the operating system drops when its process dies."""
 
@@ -161,16 +177,16 @@ class Files(Protocol):
         """Is that lock held right now? Only a hint: it may change at once."""
         ...
 
-    def map(self, path: str, size: int, *, writable: bool) -> Mapped:
-        """Share memory through a file. Missing: made of zeros if writable, else an error."""
+    def page(self, path: str, size: int, *, writable: bool) -> SharedPage:
+        """Share bytes through a file. Missing: made of zeros if writable, else an error."""
         ...
 
     def check_root(self) -> None:
         """MovedError unless the path of the root still leads to the folder that was opened."""
         ...
 
-    def check_identity(self, path: str, identity: Identity) -> None:
-        """MovedError unless the path, from the very top, still leads to that file."""
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
+        """A check to be called often: MovedError unless the path still leads to that file."""
         ...
 
 

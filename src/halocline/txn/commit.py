@@ -355,8 +355,7 @@ class Committer:
         if self.stopped:
             raise UsageError("the database is closed")
         if self.log.failed is not None:
-            text = "the database stopped after an error: close it and open it again"
-            raise UnavailableError(text)
+            raise self.log.refusal("not_committed")
 
     def _known(self, txn: Workspace) -> int:
         """commit_ts of a token or serial that another commit has brought meanwhile, else 0."""

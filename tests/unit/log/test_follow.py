@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from halocline.clock import SystemClock
 from halocline.errors import CorruptionError
 from halocline.log import Follower
 from halocline.log.follow import LogGone
 from halocline.log.format import AC, CKP, SECTOR
 from halocline.log.names import path_of
-from halocline.log.published import PublishedPage, Publisher, decode_page, read_published
+from halocline.log.published import (
+    FencedError,
+    PublishedPage,
+    Publisher,
+    claim,
+    decode_page,
+    read_published,
+)
 from halocline.log.recover import read_log
 from halocline.store import LocalFiles
 from tests.store.faulty import FaultyFiles
@@ -236,11 +246,11 @@ def test_the_page_is_written_and_read(tmp_path: Path) -> None:
     found = read_published(files)
     assert found is not None
     assert found[0] == UUID
-    assert found[2:] == (3, 7, 4096, 55)
+    assert found[2:6] == (3, 7, 4096, 55)
     publisher.publish(7, 5000, 54)
     found = read_published(files)
     assert found is not None
-    assert found[2:] == (3, 7, 5000, 55)
+    assert found[2:6] == (3, 7, 5000, 55)
     publisher.close()
 
 
@@ -248,12 +258,12 @@ def test_a_torn_page_is_no_position() -> None:
     files = FaultyFiles()
     publisher = Publisher(files, UUID, 1)
     publisher.publish(1, 600, 5)
-    page = files.map("published", 68, writable=True)
-    whole = bytes(page[:68])
+    page = files.page("published", 160, writable=True)
+    whole = bytes(page[8:84])
     publisher.publish(2, 700, 6)
-    newer = bytes(page[:68])
+    newer = bytes(page[8:84])
     assert decode_page(whole) is not None
-    for cut in range(69):
+    for cut in range(77):
         mixed = newer[:cut] + whole[cut:]
         found = decode_page(mixed)
         assert found is None or mixed in (whole, newer)
@@ -263,9 +273,8 @@ def test_a_torn_page_is_no_position() -> None:
         damaged = bytearray(whole)
         damaged[bit >> 3] ^= 1 << (bit & 7)
         assert decode_page(bytes(damaged)) is None
-    page = files.map("published", 148, writable=True)
-    page[:68] = newer[:40] + whole[40:]
-    page[80:148] = newer[:20] + whole[20:]
+    page[8:84] = newer[:40] + whole[40:]
+    page[84:160] = newer[:20] + whole[20:]
     assert PublishedPage(files).read() is None
 
 
@@ -278,29 +287,29 @@ class Stopped:
 
     def keep(self, whole: bytes) -> None:
         """The first bytes of what the writer wrote, in its order; the rest as it was."""
-        for at in (0, 80):
-            part = min(self._left, 68)
+        for at in (8, 84):
+            part = min(self._left, 76)
             self._page[at : at + part] = whole[at : at + part]
             self._left -= part
 
 
-@pytest.mark.parametrize("written", range(0, 137, 4))
+@pytest.mark.parametrize("written", range(0, 153, 4))
 def test_a_writer_that_stops_inside_the_page_hides_nothing(written: int) -> None:
     """What was published before is still there, whatever became of the next position."""
     files = FaultyFiles()
     publisher = Publisher(files, UUID, 1)
     publisher.publish(1, 600, 5)
     reader = PublishedPage(files)
-    page = files.map("published", 148, writable=True)
-    before = bytes(page)
+    page = files.page("published", 160, writable=True)
+    before = bytes(page[0:160])
     publisher.publish(2, 700, 6)
-    after = bytes(page)
-    page[:] = before
+    after = bytes(page[0:160])
+    page[0:160] = before
     Stopped(page, written).keep(after)
     found = reader.read()
     assert found is not None
     assert (found.file, found.offset) in {(1, 600), (2, 700)}
-    if written >= 68:
+    if written >= 76:
         assert found.file == 2
     # The next writer goes on from there: neither number falls.
     again = Publisher(files, UUID, 2)
@@ -322,27 +331,52 @@ def test_no_epoch_uses_a_number_again_even_if_the_page_was_lost() -> None:
             position = publisher.copy()[1]
             assert position is not None
             numbers.append(position.sequence)
-        page = files.map("published", 148, writable=True)
-        page[:72] = bytes(72)
-        page[80:] = bytes(68)
+        page = files.page("published", 160, writable=True)
+        page[8:160] = bytes(152)
     assert len(set(numbers)) == 6
 
 
-def test_a_page_of_an_older_release_has_one_copy(tmp_path: Path) -> None:
+def test_a_copy_of_the_page_says_nothing_to_readers_and_is_written_over(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     files.makedirs("")
+    claim(files, SystemClock())
     publisher = Publisher(files, UUID, 3)
     publisher.publish(7, 4096, 55)
+    old = PublishedPage(files)
+    shutil.copy(tmp_path / "published", tmp_path / "copy")
+    publisher.publish(7, 5000, 56)
+    (tmp_path / "copy").rename(tmp_path / "published")
+    assert PublishedPage(files).read() is None
+    assert not old.is_there()
+    publisher.mend()
+    new, given_up = PublishedPage(files).read(), old.read()
+    assert new is not None
+    assert new[3:6] == (7, 5000, 56)
+    assert given_up is not None
+    assert given_up.file == 0
+    publisher.publish(7, 6000, 57)
     publisher.close()
-    page = tmp_path / "published"
-    page.write_bytes(page.read_bytes()[:80])
-    found = read_published(files)
+
+
+@pytest.mark.parametrize("size", [0, 1, 20, 100])
+def test_a_page_that_was_cut_says_nothing_and_is_written_again(tmp_path: Path, size: int) -> None:
+    files = LocalFiles(tmp_path)
+    files.makedirs("")
+    claim(files, SystemClock())
+    publisher = Publisher(files, UUID, 3)
+    publisher.publish(7, 4096, 55)
+    reader = PublishedPage(files)
+    os.truncate(tmp_path / "published", size)
+    found = reader.read()
+    assert found is None or found.offset == 4096
+    publisher.mend()
+    found = reader.read()
     assert found is not None
     assert found.offset == 4096
-    again = Publisher(files, UUID, 4)
-    again.publish(8, 512, 56)
-    again.close()
-    assert len(page.read_bytes()) == 148
+    claim(files, SystemClock())
+    with pytest.raises(FencedError):
+        publisher.publish(7, 5000, 56)
+    publisher.close()
 
 
 def test_a_reader_never_sees_a_mixture() -> None:

@@ -275,8 +275,8 @@ def test_the_last_file_missing_or_cut_short_is_found_by_the_published_position()
     log.close()
     gone = files.crash_image(all=True)
     gone.remove(path_of(3))
-    page = files.map("published", 68, writable=False)
-    gone.map("published", 68, writable=True)[:68] = page[:68]
+    page = bytes(files.page("published", 160, writable=False)[0:160])
+    gone.page("published", 160, writable=True)[0:160] = page
     with pytest.raises(CorruptionError, match="durable further"):
         recovered(gone)
     short = _copy(files)

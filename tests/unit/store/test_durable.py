@@ -96,7 +96,7 @@ def _script(files: Files) -> None:
     files.write("endpoint", b"second")
     files.rename("log/1.log", "log/2.log")
     files.rename("log/2.log", "log/old/2.log")
-    files.map("published", 64, writable=True)
+    files.page("published", 64, writable=True)
     files.remove("endpoint")
 
 
@@ -204,7 +204,7 @@ def test_missing_and_present_files_raise_what_the_system_raises(files: Files) ->
     with pytest.raises(FileNotFoundError):
         files.create("no/such/file")
     with pytest.raises(FileNotFoundError):
-        files.map("none", 64, writable=False)
+        files.page("none", 64, writable=False)
     files.create("here").close()
     with pytest.raises(FileExistsError):
         files.create("here")
@@ -231,7 +231,7 @@ def test_paths_that_leave_the_root_are_refused(files: Files, path: str) -> None:
     with pytest.raises(UsageError):
         files.lock(path, b"")
     with pytest.raises(UsageError):
-        files.map(path, 8, writable=True)
+        files.page(path, 8, writable=True)
     if path:
         for directory_call in (files.list, files.makedirs, files.sync_dir):
             with pytest.raises(UsageError):
@@ -299,14 +299,13 @@ def test_threads_writing_one_path_never_mix(files: Files) -> None:
     assert files.list("") == ["shared"]
 
 
-def test_mapped_memory_is_shared_and_starts_as_zeros(files: Files) -> None:
-    writer = files.map("published", 64, writable=True)
-    assert bytes(writer) == bytes(64)
-    reader = files.map("published", 64, writable=False)
+def test_a_page_is_shared_and_starts_as_zeros(files: Files) -> None:
+    writer = files.page("published", 64, writable=True)
+    assert bytes(writer[0:64]) == bytes(64)
+    reader = files.page("published", 64, writable=False)
     writer[3:7] = b"work"
     assert bytes(reader[0:8]) == b"\0\0\0work\0"
     with pytest.raises(CorruptionError):
-        files.map("published", 128, writable=False)
-    larger = files.map("published", 128, writable=True)
-    assert len(larger) == 128
+        files.page("published", 128, writable=False)
+    larger = files.page("published", 128, writable=True)
     assert bytes(larger[3:7]) == b"work"

@@ -43,7 +43,7 @@ def test_directories_are_0700_and_files_0600(files: LocalFiles) -> None:
         files.makedirs("a/b")
         files.create("a/b/created", 10).close()
         files.write("a/written", b"x")
-        files.map("mapped", 8, writable=True)
+        files.page("mapped", 8, writable=True)
         files.lock("LOCK", b"me").release()
     finally:
         os.umask(mask)

@@ -164,7 +164,7 @@ def test_after_a_crash_every_operation_raises() -> None:
         lambda: files.makedirs("dir"),
         lambda: files.sync_dir(""),
         lambda: files.lock("other", b""),
-        lambda: files.map("map", 8, writable=True),
+        lambda: files.page("map", 8, writable=True),
         lambda: files.objects.put("k", b""),
         lambda: files.objects.read("k"),
         lambda: files.objects.size("k"),
