@@ -57,6 +57,7 @@ class Stored(NamedTuple):
     columns: list[Defined]
     key: tuple[int, ...]
     last_id: int
+    version: int
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,6 +66,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     columns: list[tuple[int, str, str, bool]]
     key: list[int]
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
+    version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -143,7 +145,7 @@ def read_stored(wire: Any) -> Stored:
     key = read_key([names[id] for id in read.key] or None, columns)
     if any(columns[at].nullable for at in key):
         raise SchemaError("the stored schema has a nullable primary key")
-    return Stored(ids=ids, columns=columns, key=key, last_id=read.last_id)
+    return Stored(ids, columns, key, read.last_id, read.version)
 
 
 def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:

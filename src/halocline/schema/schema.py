@@ -76,6 +76,8 @@ class Schema:
     key_positions: tuple[int, ...]
     last_id: int
     key_bytes_max: int = keys.KEY_BYTES_MAX
+    version: int = 0
+    """How often the table had been altered; evolve.py makes the next."""
 
     @classmethod
     def define(
@@ -345,6 +347,7 @@ class Schema:
             "columns": [[c.id, c.name, c.type_name, c.nullable] for c in self.columns],
             "key": [self.columns[at].id for at in self.key_positions],
             "last_id": self.last_id,
+            "version": self.version,
         }
 
     @classmethod
@@ -362,6 +365,7 @@ class Schema:
             key_positions=stored.key,
             last_id=stored.last_id,
             key_bytes_max=key_bytes_max,
+            version=stored.version,
         )
 
     # What the functions above are made of

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
@@ -43,11 +43,12 @@ from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
-from halocline.schema.schema import Schema
+from halocline.schema.evolve import Alteration
 from halocline.txn import write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
+from halocline.txn.definitions import alter_table, new_schema
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import changed_between, told_by
@@ -350,12 +351,7 @@ class Transaction:
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        if layout not in ("clustered", "heap"):
-            raise UsageError(f"layout must be 'clustered' or 'heap', not {layout!r}")
-        if layout == "heap":
-            raise UsageError("layout 'heap' is not available in this version")
-        longest = self._core.options.key_bytes_max
-        definition = Schema.define(schema, primary_key, key_bytes_max=longest)
+        definition = new_schema(schema, primary_key, layout, self._core.options)
         if not self._may_write():
             return
         ddl = self._ddl()
@@ -364,9 +360,13 @@ class Transaction:
         entry = ddl.create_table(name, definition, layout=layout, options={})
         self.workspace.create(self._core.engine.new_table(entry))
 
+    def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
+        """As `Database.alter_table`. Until it commits, it can neither read nor write the table."""
+        if self._may_write():
+            alter_table(self.workspace, self._ddl(), name, changes)
+
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
-        self._check_usable()
         if not self._may_write():
             return
         ddl = self._ddl()
@@ -613,8 +613,8 @@ class Transaction:
             # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
             raise NotFoundError("table", name, hint=self._core.hint(name, self.snapshot))
         own = self._own
-        created = own.created.get(entry.id) if isinstance(own, Workspace) else None
-        return created or self._core.engine.tables[entry.id]
+        created = own.created_state(entry) if isinstance(own, Workspace) else None
+        return created or self._core.engine.tables[entry.id].at_version(entry.schema.version)
 
     def _entry(self, name: str) -> TableEntry | None:
         own = self._own
