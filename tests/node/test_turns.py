@@ -12,6 +12,7 @@ import pytest
 
 import halocline as hc
 from halocline.node import wire
+from halocline.txn.turns import TURN_S
 from tests.node.handles import calling, greet, rows, secret_of, until
 from tests.roles import committer_of, node_of
 
@@ -218,3 +219,37 @@ def test_tickets_of_one_process_are_so_many(
     for ticket in range(1, 6):
         link.ask(wire.EndTurns(ticket), None)
     assert not committer_of(owner.core).turns.rows
+
+
+def test_a_turn_ends_with_the_owner_that_gave_it(owner: hc.Database, node: hc.Database) -> None:
+    """A run waits for its turn when its process becomes the owner, and then locks that row."""
+    turns = committer_of(owner.core).turns
+    attempts: list[bool] = []
+    holders: list[hc.Transaction] = []
+    took_s: list[float] = []
+
+    def work(txn: hc.Transaction) -> None:
+        attempts.append(True)
+        if len(attempts) == 1:
+            before = txn.get("t", 0)["v"]
+            owner.run(bump)
+            holders.append(owner.begin())
+            holders[0].get("t", 0, for_update=True)
+        else:
+            before = txn.get("t", 0, for_update=True)["v"]
+        txn.update("t", 0, {"v": before + 1})
+
+    def run() -> None:
+        node.run(work)
+        took_s.append(time.monotonic() - closed_at[0])
+
+    def close() -> None:
+        until(lambda: any(len(queue) == 2 for queue in list(turns.rows.values())))
+        closed_at.append(time.monotonic())
+        owner.close()
+
+    closed_at: list[float] = []
+    together(run, close)
+    assert node.role == "owner"
+    assert rows(node)[0] == (0, 2)
+    assert took_s[0] < TURN_S / 2, "it did not wait for a turn of its own"

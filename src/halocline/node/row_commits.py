@@ -39,7 +39,8 @@ RowAnswer = Answerable | Exception | None
 def log_rows(core: Core, commits: Sequence[Commit], tickets: Sequence[int]) -> list[RowAnswer]:
     """Fold and log those that are plain, or say why not; None for those that have to go alone.
 
-    `tickets` are those of their turns, 0 for none. The turns of those that are logged are over.
+    `tickets` are those of their turns, 0 for none. The turns of those that are logged or refused
+    are over.
     """
     found: list[RowAnswer] = [None] * len(commits)
     rows: dict[int, tuple[Single, bytes]] = {}
@@ -65,10 +66,11 @@ def log_rows(core: Core, commits: Sequence[Commit], tickets: Sequence[int]) -> l
                 places, _commit(core, singles, snapshots, bodies, serials, mine), strict=True
             ):
                 found[place] = outcome
-                if tickets[place] and outcome is not None:
-                    core.own.end_turns(tickets[place])
     finally:
         core.pins.pop(id(pin), None)
+    for ticket, answer in zip(tickets, found, strict=True):
+        if ticket and answer is not None:
+            core.own.end_turns(ticket)
     return found
 
 

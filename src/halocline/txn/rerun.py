@@ -94,8 +94,15 @@ class Rerun:
         self._hot[code] = _Lost(rows, before is not None and before.rows == rows, until)
 
     def run(self, function: Callable[[Transaction], T], txn: Transaction) -> T:
-        """Run the function while it has its turn, which ends with this transaction from now on."""
-        txn.ticket = self._ticket
+        """Run the function while it has its turn, which ends with this transaction from now on.
+
+        If this process has become the owner meanwhile, the turn is one of the old committer: kept,
+        it would be one more rival that the transaction waits for.
+        """
+        if txn.core.committer is self._committer:
+            txn.ticket = self._ticket
+        else:
+            self.end()
         result = function(txn)
         if self._expected is not None and not all(map(txn.writes, self.rows)):
             self._hot.pop(self._expected, None)
