@@ -32,6 +32,7 @@ ERRORS = {
     "UsageError",
 }
 FRONT_DOOR = {
+    "Column",
     "Database",
     "Options",
     "Table",
@@ -40,8 +41,10 @@ FRONT_DOOR = {
     "add",
     "connect",
     "expr",
+    "now",
     "open",
     "read",
+    "uuid",
 } | ERRORS
 
 

@@ -31,6 +31,7 @@ from halocline.version import __version__
 
 __all__ = [
     "AlreadyExistsError",
+    "Column",
     "ConflictError",
     "CorruptionError",
     "Database",
@@ -48,8 +49,10 @@ __all__ = [
     "add",
     "connect",
     "expr",
+    "now",
     "open",
     "read",
+    "uuid",
 ]
 
 if TYPE_CHECKING:
@@ -57,10 +60,12 @@ if TYPE_CHECKING:
     from halocline.database.read_files import read
     from halocline.database.table import Table
     from halocline.options import Options
+    from halocline.schema.column import Column, now, uuid
     from halocline.schema.terms import add, expr
     from halocline.txn.transaction import Transaction
 else:
     _LAZY = {
+        "Column": "halocline.schema.column",
         "Database": "halocline.database.database",
         "Options": "halocline.options",
         "Table": "halocline.database.table",
@@ -68,8 +73,10 @@ else:
         "add": "halocline.schema.terms",
         "connect": "halocline.database.database",
         "expr": "halocline.schema.terms",
+        "now": "halocline.schema.column",
         "open": "halocline.database.database",
         "read": "halocline.database.read_files",
+        "uuid": "halocline.schema.column",
     }
 
     def __getattr__(name):

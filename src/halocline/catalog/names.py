@@ -37,3 +37,11 @@ def name_key(name: str) -> str:
     if not isinstance(name, str):
         raise UsageError(f"a name must be a string, not {type(name).__name__}")
     return name.casefold()
+
+
+def check_layout(layout: object) -> None:
+    """UsageError unless tables can have this layout."""
+    if layout not in ("clustered", "heap"):
+        raise UsageError(f"layout must be 'clustered' or 'heap', not {layout!r}")
+    if layout == "heap":
+        raise UsageError("layout 'heap' is not available in this version")

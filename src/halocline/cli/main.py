@@ -170,12 +170,24 @@ def log(
 
 
 @app.command()
-def tables(path: DatabasePath) -> None:
+def tables(
+    path: DatabasePath,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="A line for each column, with all that it has.")
+    ] = False,
+) -> None:
     """List the tables: rows, primary key, columns."""
     from rich.console import Console
     from rich.table import Table
 
+    from halocline.database.display import schema_lines
+
     with told(), hc.open(path, read_only=True) as db:
+        if schema:
+            Console().print(
+                "\n".join(schema_lines(db)) or "no tables", markup=False, soft_wrap=True
+            )
+            return
         shown = Table("table", "rows", "primary key", "columns", box=None, header_style="bold")
         for name in db.tables():
             table = db.table(name)

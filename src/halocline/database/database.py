@@ -291,19 +291,20 @@ class Database:
         primary_key: str | Sequence[str] | None = None,
         layout: str = "clustered",
         if_not_exists: bool = False,
+        comment: str = "",
     ) -> Table:
         """Create a table in a transaction of its own.
 
-        schema: a dict of types, a pa.Schema, or whose columns it shall have: a frame, one of Spark
-        too, or the path of a Parquet, CSV or JSON file. Of these only the columns are taken, never
-        a row: insert the same frame or path afterwards.
+        schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
+        frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
         """
         if type(schema).__module__.startswith("pyspark."):
             from halocline.spark.types import definition
 
             schema = definition(schema)
+        how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
         with self.begin() as txn:
-            txn.create_table(name, schema, primary_key, layout=layout, if_not_exists=if_not_exists)
+            txn.create_table(name, schema, primary_key, **how)
         return Table(self, name)
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:

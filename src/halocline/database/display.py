@@ -25,6 +25,7 @@ from halocline.read.scan import count_known, scan_pages, take_plan
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.schema.batches import from_arrow
+from halocline.schema.schema import TableColumn
 from halocline.show import cell_text, html_table, text_table
 
 if TYPE_CHECKING:
@@ -114,10 +115,38 @@ def _table(db: Database, name: str, width: int) -> Picture:
     fits = _fitting(columns, width)
     lines = [list(line) for line in zip(*columns[:fits], strict=True)]
     left = schema.names[fits:]
-    notes = f"and {len(left)} more columns: {', '.join(left)}" if left else ""
+    words = [f"and {len(left)} more columns: {', '.join(left)}"] if left else []
+    words += [f"{c.name}: {column_words(c)}" for c in schema.columns if column_words(c)]
+    notes = "; ".join([*words, schema.comment] if schema.comment else words)
     key = f"key ({', '.join(schema.primary_key)})" if schema.primary_key else "no key"
     title = f"Table {name!r} of {db.path}: {count} rows, {key}"
     return Picture(title, lines[:2], lines[2:], cell_text(notes, 4 * WIDTH))
+
+
+def column_words(column: TableColumn) -> str:
+    """What a column has besides its name and type."""
+    words = [] if column.default is None else [f"default {column.default}"]
+    return ", ".join([*words, column.comment] if column.comment else words)
+
+
+def schema_lines(db: Database) -> list[str]:
+    """Every table with a line for each of its columns."""
+    lines: list[str] = []
+    with db._begin_reading() as txn:
+        for name in txn.tables():
+            schema = txn.state_of(name).schema
+            lines.append(f"{name}: {schema.comment}" if schema.comment else name)
+            cells = [
+                [
+                    column.name,
+                    column.type_name if column.nullable else f"{column.type_name} not null",
+                    "key" if at in schema.key_set else "",
+                    cell_text(column_words(column), WIDTH),
+                ]
+                for at, column in enumerate(schema.columns)
+            ]
+            lines += [f"  {line}" for line in text_table(cells, left=4)]
+    return lines
 
 
 def _fitting(columns: list[list[str]], width: int) -> int:

@@ -24,7 +24,7 @@ from halocline.objects.stats import ObjectFile
 from halocline.schema.batches import Int64Array
 from halocline.schema.cells import Cells
 from halocline.schema.cells import ReadRow as CellReader
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 
 TOGETHER: Final = 4
 """So many missing blocks of a row group are read together rather than one by one."""
@@ -124,7 +124,7 @@ class Blocks:
         batch = pa.record_batch(arrays, schema=self._schema.arrow)
         return RowBlock(batch, self._schema.cells(batch))
 
-    def _columns_of(self, file: ObjectFile) -> list[Column]:
+    def _columns_of(self, file: ObjectFile) -> list[TableColumn]:
         """What a key block holds. Timestamps only where rows have their own: those of an object
         that waits for its commit become known later than the block may be read."""
         stamp = [HIDDEN[COMMIT_TS]] if file.stats.committed else []

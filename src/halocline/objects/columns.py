@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.ids import ColumnId
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind
 
 Order = Literal["key", "rowid"]
@@ -49,8 +49,8 @@ _HIDDEN_TYPES: Final[dict[str, tuple[Any, bool]]] = {
     SUCCESSOR: (pa.int64(), True),
     CHANGED: (pa.list_(pa.int32()), True),
 }
-HIDDEN: Final[dict[str, Column]] = {
-    name: Column(id=ColumnId(_FIRST_HIDDEN + at), name=name, type=type, nullable=nullable)
+HIDDEN: Final[dict[str, TableColumn]] = {
+    name: TableColumn(id=ColumnId(_FIRST_HIDDEN + at), name=name, type=type, nullable=nullable)
     for at, (name, (type, nullable)) in enumerate(_HIDDEN_TYPES.items())
 }
 """The engine's own columns by name. The ids are part of the format."""
@@ -78,13 +78,13 @@ class Encodings(NamedTuple):
     """Columns that compression would make no smaller."""
 
 
-def data_columns(schema: Schema, *, committed: bool) -> list[Column]:
+def data_columns(schema: Schema, *, committed: bool) -> list[TableColumn]:
     """The columns of a data object, in the order of the file."""
     hidden = [ROWID, *([COMMIT_TS] if committed else []), *([PK64] if is_composite(schema) else [])]
     return [*schema.columns, *(HIDDEN[name] for name in hidden)]
 
 
-def tombstone_columns(schema: Schema, *, committed: bool) -> list[Column]:
+def tombstone_columns(schema: Schema, *, committed: bool) -> list[TableColumn]:
     """The columns of a tombstone object, in the order of the file."""
     keys = [schema.columns[at] for at in schema.key_positions]
     stamp = [HIDDEN[COMMIT_TS]] if committed else []
@@ -107,7 +107,7 @@ def rowid_schema(schema: Schema) -> Schema:
     return _keyed_by_rowid([HIDDEN[ROWID], *schema.columns], schema)
 
 
-def _keyed_by_rowid(columns: Sequence[Column], schema: Schema) -> Schema:
+def _keyed_by_rowid(columns: Sequence[TableColumn], schema: Schema) -> Schema:
     return Schema(columns=tuple(columns), key_positions=(0,), last_id=schema.last_id)
 
 
@@ -115,7 +115,7 @@ def is_composite(schema: Schema) -> bool:
     return len(schema.key_positions) > 1
 
 
-def file_schema(columns: Sequence[Column]) -> Any:
+def file_schema(columns: Sequence[TableColumn]) -> Any:
     """The pa.Schema of a file: ids beside names."""
     return pa.schema(
         [
@@ -125,7 +125,7 @@ def file_schema(columns: Sequence[Column]) -> Any:
     )
 
 
-def leaf_paths(column: Column) -> list[str]:
+def leaf_paths(column: TableColumn) -> list[str]:
     """Dotted paths of the leaves below one column, as Parquet names them."""
     return _leaves(column.name, column.type)
 
@@ -140,7 +140,7 @@ def _leaves(path: str, type: Any) -> list[str]:
     return [path]
 
 
-def leaf_types(column: Column) -> list[Any]:
+def leaf_types(column: TableColumn) -> list[Any]:
     """Types of the leaves below one column, in the order of `leaf_paths`."""
     return _leaf_types(column.type)
 
@@ -155,7 +155,7 @@ def _leaf_types(type: Any) -> list[Any]:
     return [type]
 
 
-def choose_encodings(table: Any, columns: Sequence[Column]) -> Encodings:
+def choose_encodings(table: Any, columns: Sequence[TableColumn]) -> Encodings:
     """How each column of a table is best written. 10 columns: 4 ms."""
     chosen = Encodings([], {}, [])
     rows = table.num_rows
@@ -170,7 +170,7 @@ def choose_encodings(table: Any, columns: Sequence[Column]) -> Encodings:
     return chosen
 
 
-def _choose(chosen: Encodings, column: Column, values: Any, sample: Any) -> None:
+def _choose(chosen: Encodings, column: TableColumn, values: Any, sample: Any) -> None:
     if column.name == ROWID:
         chosen.special[column.name] = _DELTA
     elif column.name != PK64 and _is_repetitive(values, sample):

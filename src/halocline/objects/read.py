@@ -39,7 +39,7 @@ from halocline.objects.splice import Chunk, decode
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.options import MIB
 from halocline.schema.evolve import cast
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from halocline.store.objects import Objects
 
 Numbers = npt.NDArray[np.int64]
@@ -159,7 +159,7 @@ class ObjectReader:
         self,
         file: ObjectFile,
         directory: Directory,
-        wanted: Sequence[Column],
+        wanted: Sequence[TableColumn],
         rows: Sequence[range] | None,
     ) -> Iterator[Any]:
         for group in range(len(directory.group_rows)):
@@ -196,7 +196,7 @@ class ObjectReader:
         file: ObjectFile,
         directory: Directory,
         blocks: Sequence[int],
-        wanted: Sequence[Column],
+        wanted: Sequence[TableColumn],
     ) -> Any:
         """Some blocks of one row group as a pa.Table of the columns that are wanted."""
         rows = sum(map(directory.block_size, blocks))
@@ -289,7 +289,9 @@ class ObjectReader:
         return data
 
 
-def _wanted(schema: Schema, columns: Sequence[str] | None, hidden: Sequence[str]) -> list[Column]:
+def _wanted(
+    schema: Schema, columns: Sequence[str] | None, hidden: Sequence[str]
+) -> list[TableColumn]:
     if columns is None:
         table = list(schema.columns)
     else:
@@ -298,11 +300,11 @@ def _wanted(schema: Schema, columns: Sequence[str] | None, hidden: Sequence[str]
     return table + [HIDDEN[name] for name in hidden if HIDDEN[name].id not in have]
 
 
-def _arrow(columns: Sequence[Column]) -> Any:
+def _arrow(columns: Sequence[TableColumn]) -> Any:
     return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
 
 
-def _conformed(file: ObjectFile, values: Any, column: Column) -> Any:
+def _conformed(file: ObjectFile, values: Any, column: TableColumn) -> Any:
     """What was written under this id, as the type that the column has today."""
     if values.type == column.type:
         return values
@@ -313,7 +315,7 @@ def _conformed(file: ObjectFile, values: Any, column: Column) -> Any:
         raise CorruptionError(file.path, reason) from error
 
 
-def _absent(file: ObjectFile, column: Column, rows: int) -> Any:
+def _absent(file: ObjectFile, column: TableColumn, rows: int) -> Any:
     if column.id == COMMIT_TS_ID:
         return pa.chunked_array([pa.array(np.full(rows, file.commit_ts, np.int64))])
     return pa.chunked_array([pa.nulls(rows, column.type)])

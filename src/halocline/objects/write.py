@@ -58,7 +58,7 @@ from halocline.objects.stats import FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
 from halocline.schema.evolve import extra_ids
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind as family
 
 BLOCK_ROWS_MAX: Final = 8192
@@ -100,7 +100,7 @@ def encode_tombstones(
 def _encode(
     table: Any,
     schema: Schema,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     kind: FileKind,
     order: Order,
     options: Options,
@@ -120,7 +120,7 @@ def _encode(
 
 def _parquet(
     table: Any,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     sorted_by: Sequence[str],
     bloom: str | None,
     block_rows: int,
@@ -159,7 +159,7 @@ def _parquet(
     return memoryview(sink.getvalue()).cast("B")
 
 
-def _with_statistics(table: Any, columns: Sequence[Column]) -> list[str]:
+def _with_statistics(table: Any, columns: Sequence[TableColumn]) -> list[str]:
     """Leaves that get minimum and maximum in the file.
 
     Parquet leaves NaN out of them, and DuckDB then takes a column for free of NaN: `isnan(v)` found
@@ -183,7 +183,7 @@ def _has_nan(values: Any) -> bool:
     return bool(pc.any(pc.is_nan(values)).as_py())
 
 
-def _bloom_name(columns: Sequence[Column], schema: Schema, kind: FileKind) -> str | None:
+def _bloom_name(columns: Sequence[TableColumn], schema: Schema, kind: FileKind) -> str | None:
     """The column whose values the bloom filters hold; Parquet has none for bool."""
     if kind == "tombstone":
         return ROWID

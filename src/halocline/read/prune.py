@@ -43,7 +43,7 @@ from sqlglot import exp
 from halocline.errors import SchemaError
 from halocline.ids import ColumnId
 from halocline.read.constant import NAN, NULL, Constant, ConstantSpan, constant, place_constants
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind
 
 
@@ -408,7 +408,7 @@ class _Reader:
             return ANYTHING
         return _on_values(column.id, test, FALSE)
 
-    def column(self, node: exp.Expr) -> Column | None:
+    def column(self, node: exp.Expr) -> TableColumn | None:
         """A plain column; None for everything else."""
         while type(node) is exp.Paren:
             node = node.this
@@ -425,7 +425,7 @@ class _Reader:
         return constant(node, self.params)
 
     def spans(
-        self, column: Column | None, items: Sequence[Constant | None]
+        self, column: TableColumn | None, items: Sequence[Constant | None]
     ) -> list[ConstantSpan] | None:
         """Spans of the constants that are not null; None when one of them is not understood."""
         known = [given for given in items if given is not None and given is not NULL]

@@ -25,6 +25,7 @@ from types import CodeType
 from typing import Any, Final, Protocol
 
 from halocline.errors import SchemaError
+from halocline.schema.column import Default
 from halocline.schema.domains import Domain
 from halocline.schema.terms import Add, Expr
 from halocline.schema.types import INT_BITS, UTC, kind
@@ -75,6 +76,8 @@ class ColumnLike(Protocol):
     def nullable(self) -> bool: ...
     @property
     def domain(self) -> Domain | None: ...
+    @property
+    def default(self) -> Default | None: ...
 
 
 class KeyGuard(Protocol):

@@ -230,14 +230,15 @@ def conform(
 ) -> Any:
     """The table in canonical form. `given` maps positions of the schema to positions of `table`.
 
-    With `absent`, columns that are not given become null; else they are left out.
+    With `absent`, columns that are not given get their default, else null; without it they are
+    left out.
     """
     arrays, fields = [], []
     for at, column in enumerate(columns):
         if at in given:
             arrays.append(_conform_column(table.column(given[at]), column))
         elif absent:
-            arrays.append(_null_column(table.num_rows, column))
+            arrays.append(_absent_column(table.num_rows, column))
         else:
             continue
         fields.append(arrow.field(at))
@@ -259,7 +260,7 @@ def sift(
             for row, reason in reasons.items():
                 wrong.setdefault(row, (column.name, reason))
         elif absent:
-            arrays.append(_null_column(table.num_rows, column))
+            arrays.append(_absent_column(table.num_rows, column))
         else:
             continue
         fields.append(arrow.field(at))
@@ -319,7 +320,9 @@ def _sift_values(
     return pa.array(made, column.type)
 
 
-def _null_column(rows: int, column: ColumnLike) -> Any:
+def _absent_column(rows: int, column: ColumnLike) -> Any:
+    if column.default is not None:
+        return column.default.many(rows)
     if not column.nullable and rows:
         raise SchemaError("must not be null, and no value is given", column=column.name)
     return pa.chunked_array([pa.nulls(rows, column.type)], column.type)

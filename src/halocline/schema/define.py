@@ -1,11 +1,12 @@
 """Definitions: what a caller writes when creating a table, and what the catalog keeps of it.
 
     {"id": int, "amount": "decimal(12,2) not null"} | pa.Schema | any frame | path of a file
-        --read_definition--> [(name, canonical type, nullable), ...]
+        --read_definition--> [(name, canonical type, nullable, ...), ...]
 
-A dict maps names to Python types, type names or Arrow types; its columns are nullable unless a
-type name says otherwise. A pa.Schema keeps its `nullable` flags. Of a frame or a file only the
-schema is taken, never a row, and the index that pandas adds is dropped.
+A dict maps names to Python types, type names, Arrow types, or a Column (column.py) around one of
+them; its columns are nullable unless a type name or the Column says otherwise. A pa.Schema keeps
+its `nullable` flags. Of a frame or a file only the schema is taken, never a row, and the index that
+pandas adds is dropped.
 
 A key names columns that exist, none twice, and no floats, lists or structs: NaN has no place in an
 order, and nested values have none that all engines share. Names: see names.py.
@@ -22,6 +23,13 @@ import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
+from halocline.schema.column import (
+    Column,
+    Default,
+    check_comment,
+    read_default,
+    stored_default,
+)
 from halocline.schema.convert import index_columns, opened, refuse_spark
 from halocline.schema.domains import Domain, read_domain
 from halocline.schema.names import ColumnNames, check_names
@@ -48,6 +56,8 @@ class Defined(NamedTuple):
     type: Any
     nullable: bool
     domain: Domain | None = None
+    default: Default | None = None
+    comment: str = ""
 
 
 class Stored(NamedTuple):
@@ -58,15 +68,28 @@ class Stored(NamedTuple):
     key: tuple[int, ...]
     last_id: int
     version: int
+    comment: str
+
+
+class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a stored column has besides its type; what is absent it has not."""
+
+    constant: bytes | None = None
+    """The default, as rows of one column (codec.py)."""
+    function: str = ""
+    """The function that makes the default."""
+    comment: str = ""
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
-    """`Schema.to_wire`: id, name, type text and nullable of each column; ids of the key."""
+    """`Schema.to_wire`: id, name, type text, nullable and properties of each column; ids of the
+    key."""
 
-    columns: list[tuple[int, str, str, bool]]
+    columns: list[tuple[int, str, str, bool, Properties]]
     key: list[int]
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
     version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
+    comment: str = ""
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -75,7 +98,7 @@ def read_definition(definition: Any) -> list[Defined]:
     if isinstance(definition, Mapping):
         items = list(definition.items())
         check_names([name for name, _ in items])
-        return [Defined(str(name), *read_type(type, str(name))) for name, type in items]
+        return [_defined(str(name), given) for name, given in items]
     schema = _arrow_schema(definition)
     dropped = index_columns(schema)
     fields = [field for field in schema if field.name not in dropped]
@@ -85,6 +108,16 @@ def read_definition(definition: Any) -> list[Defined]:
         for field in fields
         for type, _, domain in [read_type(field.type, field.name)]
     ]
+
+
+def _defined(name: str, given: Any) -> Defined:
+    """One column of a dict: a type, or a Column with one."""
+    if not isinstance(given, Column):
+        return Defined(name, *read_type(given, name))
+    type, nullable, domain = read_type(given.type, name)
+    nullable = nullable and given.nullable
+    default = read_default(given.default, name, type, domain, nullable=nullable)
+    return Defined(name, type, nullable, domain, default, given.comment)
 
 
 def _arrow_schema(definition: Any) -> Any:
@@ -130,14 +163,13 @@ def read_stored(wire: Any) -> Stored:
         read = msgspec.convert(wire, _Wire)
     except msgspec.ValidationError as error:
         raise SchemaError(f"the stored schema cannot be read: {error}") from error
-    check_names([name for _, name, _, _ in read.columns])
-    ids = [id for id, _, _, _ in read.columns]
+    check_names([name for _, name, _, _, _ in read.columns])
+    ids = [id for id, *_ in read.columns]
     if len(set(ids)) < len(ids) or not all(1 <= id <= read.last_id for id in ids):
         raise SchemaError("the stored schema has wrong column ids")
     columns = [
-        Defined(name, type, nullable, domain)
-        for _, name, text, nullable in read.columns
-        for type, _, domain in [read_type(text, name)]
+        _stored(name, text, nullable, properties)
+        for _, name, text, nullable, properties in read.columns
     ]
     names = {id: column.name for id, column in zip(ids, columns, strict=True)}
     if not names.keys() >= set(read.key):
@@ -145,7 +177,21 @@ def read_stored(wire: Any) -> Stored:
     key = read_key([names[id] for id in read.key] or None, columns)
     if any(columns[at].nullable for at in key):
         raise SchemaError("the stored schema has a nullable primary key")
-    return Stored(ids, columns, key, read.last_id, read.version)
+    comment = check_comment(read.comment)
+    return Stored(
+        ids=ids,
+        columns=columns,
+        key=key,
+        last_id=read.last_id,
+        version=read.version,
+        comment=comment,
+    )
+
+
+def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Defined:
+    type, _, domain = read_type(text, name)
+    default = stored_default(properties.constant, properties.function, name, type, domain)
+    return Defined(name, type, nullable, domain, default, check_comment(properties.comment))
 
 
 def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:

@@ -18,15 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any, Final, TypedDict
 
 import pyarrow as pa
 
 from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
-from halocline.schema.define import read_type
+from halocline.schema.define import read_definition
 from halocline.schema.names import check_names
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import INT_BITS, TIMESTAMP, kind
 
 _DATE: Final = pa.date32()
@@ -117,7 +118,7 @@ def told(old: Schema, new: Schema) -> str:
 def widened(schema: Schema, others: Iterable[Schema]) -> Schema:
     """A schema with the columns, besides its own, that other versions show."""
     have = {column.id for column in schema.columns}
-    further: dict[int, Column] = {}
+    further: dict[int, TableColumn] = {}
     for other in others:  # oldest first: the last type that a column had is its widest
         further |= {one.id: one for one in other.columns if one.id not in have}
     if not further:
@@ -163,18 +164,28 @@ def _names(what: str, given: Sequence[str]) -> list[str]:
     return list(given)
 
 
-def _added(name: Any, given: Any, id: int) -> Column:
+def _added(name: Any, given: Any, id: int) -> TableColumn:
     check_names([name])
-    type, nullable, domain = read_type(given, name)
-    if not nullable:
-        reason = "rows that are there have no value for it: add it nullable, and fill it in"
-        raise SchemaError(reason, column=name)
-    return Column(id=ColumnId(id), name=name, type=type, nullable=True, domain=domain)
+    (new,) = read_definition({name: given})
+    if not new.nullable or new.default is not None:
+        reason = "rows that are there have no value for it: add it nullable, without a default"
+        raise SchemaError(f"{reason}, and fill it in", column=name)
+    return TableColumn(
+        id=ColumnId(id),
+        name=name,
+        type=new.type,
+        nullable=True,
+        domain=new.domain,
+        comment=new.comment,
+    )
 
 
-def _changed(schema: Schema, at: int, given: Any) -> Column:
+def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
     column = schema.columns[at]
-    type, nullable, domain = read_type(given, column.name)
+    (new,) = read_definition({column.name: given})
+    type, nullable, domain, default = new.type, new.nullable, new.domain, column.default
+    if new.default is not None or new.comment:
+        raise SchemaError("change= takes a type, and nothing else", column=column.name)
     if at in schema.key_set:
         reason = "is part of the primary key, which keeps its type: copy into another table"
         raise SchemaError(reason, column=column.name)
@@ -183,13 +194,17 @@ def _changed(schema: Schema, at: int, given: Any) -> Column:
     if (domain, column.domain) != (None, None) and domain != column.domain:
         raise SchemaError("keeps the texts that it takes: add another column", column=column.name)
     if type != column.type and not _is_wider(column.type, type):
-        wide = Column(id=column.id, name=column.name, type=type, nullable=nullable).type_name
+        wide = TableColumn(id=column.id, name=column.name, type=type, nullable=nullable).type_name
         reason = (
             f"{column.type_name} cannot become {wide}: integers, float32, the digits of a decimal "
             "and dates widen; for all else add another column and copy"
         )
         raise SchemaError(reason, column=column.name)
-    return replace(column, type=type, nullable=nullable)
+    if default is not None and type != column.type:
+        if type == TIMESTAMP and isinstance(default.value, date):
+            raise SchemaError("has a date as its default and stays a date", column=column.name)
+        default = replace(default, type=type)
+    return replace(column, type=type, nullable=nullable, default=default)
 
 
 def _is_wider(old: Any, new: Any) -> bool:

@@ -33,6 +33,7 @@ from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
 from halocline.schema import batches, codec, convert, keys
 from halocline.schema.cells import Cells
+from halocline.schema.column import Default, check_comment
 from halocline.schema.compiled import (
     Row,
     column_checks,
@@ -52,7 +53,7 @@ _SUMS: Final = decimal_context(80)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """One column: its permanent id, its name of today, its canonical type."""
 
     id: ColumnId
@@ -61,20 +62,29 @@ class Column:
     nullable: bool
     domain: Domain | None = None
     """Which texts a column of text takes, if not all."""
+    default: Default | None = None
+    """What rows get that do not name it; None: NULL."""
+    comment: str = ""
 
     @property
     def type_name(self) -> str:
         """The type as a definition names it."""
         return type_text(self.type) if self.domain is None else str(self.domain)
 
+    def properties(self) -> dict[str, Any]:
+        """What it has besides its type, as the catalog keeps it."""
+        found: dict[str, Any] = {"comment": self.comment} if self.comment else {}
+        return found if self.default is None else found | self.default.to_wire()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
     """The columns of one table and its primary key."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     key_positions: tuple[int, ...]
     last_id: int
+    comment: str = ""
     key_bytes_max: int = keys.KEY_BYTES_MAX
     version: int = 0
     """How often the table had been altered; evolve.py makes the next."""
@@ -85,6 +95,7 @@ class Schema:
         definition: Any,
         primary_key: str | Sequence[str] | None = None,
         *,
+        comment: str = "",
         key_bytes_max: int = keys.KEY_BYTES_MAX,
     ) -> Schema:
         """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
@@ -93,12 +104,14 @@ class Schema:
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
             raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
-            Column(
+            TableColumn(
                 id=ColumnId(at + 1),
                 name=column.name,
                 type=column.type,
                 nullable=column.nullable and at not in positions,
                 domain=column.domain,
+                default=column.default,
+                comment=column.comment,
             )
             for at, column in enumerate(defined)
         )
@@ -106,6 +119,7 @@ class Schema:
             columns=columns,
             key_positions=positions,
             last_id=len(columns),
+            comment=check_comment(comment),
             key_bytes_max=key_bytes_max,
         )
 
@@ -145,7 +159,7 @@ class Schema:
 
     @cached_property
     def row(self) -> Callable[[Mapping[str, Any]], Row]:
-        """`row(values)`: checked, canonical, in column order; absent columns are None."""
+        """`row(values)`: checked, canonical, in column order; absent columns get their default."""
         return compile_row(self.columns, self._checks, self._general_row, self._limit)
 
     def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
@@ -263,7 +277,8 @@ class Schema:
     def table(self, data: Any, *, columns: Literal["all", "given"] = "all") -> Any:
         """Any data as a canonical pa.Table; SchemaError names the column and row that do not fit.
 
-        Columns that are not given are null, or left out with columns="given". Rows start at 0.
+        Columns that are not given get their default, else null; with columns="given" they are left
+        out. Rows start at 0.
         """
         convert.refuse_spark(data)
         data = self.opened(data)
@@ -271,7 +286,7 @@ class Schema:
             return self._table_of_rows([data] if isinstance(data, Mapping) else data, columns)
         table = convert.read(data)
         given = convert.match(table.schema, self._names)
-        self._require_key(given)
+        self._require_key(given, new=columns == "all")
         result = convert.conform(table, self.columns, self.arrow, given, columns == "all")
         self._limit.check_table(result)
         return result
@@ -285,7 +300,7 @@ class Schema:
         """
         data = convert.read(data)
         given = convert.match(data.schema, self._names)
-        self._require_key(given)
+        self._require_key(given, new=columns == "all")
         table, wrong = convert.sift(data, self.columns, self.arrow, given, columns == "all")
         sizes = self._limit.sizes(table)
         if sizes is not None:
@@ -344,10 +359,13 @@ class Schema:
     def to_wire(self) -> dict[str, Any]:
         """A dict of plain values, for the catalog."""
         return {
-            "columns": [[c.id, c.name, c.type_name, c.nullable] for c in self.columns],
+            "columns": [
+                [c.id, c.name, c.type_name, c.nullable, c.properties()] for c in self.columns
+            ],
             "key": [self.columns[at].id for at in self.key_positions],
             "last_id": self.last_id,
             "version": self.version,
+            **({"comment": self.comment} if self.comment else {}),
         }
 
     @classmethod
@@ -357,13 +375,14 @@ class Schema:
         """The schema that `to_wire` wrote down; SchemaError for anything else."""
         stored = read_stored(wire)
         columns = tuple(
-            Column(id=ColumnId(id), name=c.name, type=c.type, nullable=c.nullable, domain=c.domain)
+            TableColumn(id=ColumnId(id), **c._asdict())
             for id, c in zip(stored.ids, stored.columns, strict=True)
         )
         return cls(
             columns=columns,
             key_positions=stored.key,
             last_id=stored.last_id,
+            comment=stored.comment,
             key_bytes_max=key_bytes_max,
             version=stored.version,
         )
@@ -388,7 +407,13 @@ class Schema:
 
     @cached_property
     def _required(self) -> frozenset[str]:
-        return frozenset(column.name for column in self.columns if not column.nullable)
+        """Names of columns that every new row has to give."""
+        return frozenset(c.name for c in self.columns if not c.nullable and c.default is None)
+
+    @cached_property
+    def defaults(self) -> dict[str, Default]:
+        """The defaults of columns that have one, by name."""
+        return {c.name: c.default for c in self.columns if c.default is not None}
 
     @cached_property
     def _checks(self) -> tuple[CheckValue, ...]:
@@ -424,6 +449,9 @@ class Schema:
         if not values.keys() >= self._required:
             missing = next(name for name in self.names if name in self._required - values.keys())
             raise SchemaError("must not be null, and no value is given", column=missing)
+        for name, default in self.defaults.items():
+            if name not in values:
+                values = {**values, name: default.one()}
         return cells([values.get(name) for name in self.names])
 
     def _spread_key(self, value: Any) -> Sequence[Any]:
@@ -448,8 +476,9 @@ class Schema:
         self._limit.check_table(table)
         return table
 
-    def _require_key(self, given: Container[int]) -> None:
+    def _require_key(self, given: Container[int], *, new: bool = False) -> None:
+        """Rows that are `new` may get parts of their key from a default."""
         text = "is part of the primary key and must be given"
         for at in self.key_positions:
-            if at not in given:
+            if at not in given and not (new and self.columns[at].default is not None):
                 raise SchemaError(text, column=self.names[at])

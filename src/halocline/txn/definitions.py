@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from halocline.catalog import TableDdl
+from halocline.catalog.names import check_layout
 from halocline.errors import NotFoundError, UsageError
 from halocline.options import Options
 from halocline.schema.evolve import alter
@@ -21,14 +22,16 @@ from halocline.txn.workspace import Workspace
 
 
 def new_schema(
-    schema: Any, primary_key: str | Sequence[str] | None, layout: str, options: Options
+    schema: Any,
+    primary_key: str | Sequence[str] | None,
+    layout: str,
+    comment: str,
+    options: Options,
 ) -> Schema:
     """The schema of a table that is created."""
-    if layout not in ("clustered", "heap"):
-        raise UsageError(f"layout must be 'clustered' or 'heap', not {layout!r}")
-    if layout == "heap":
-        raise UsageError("layout 'heap' is not available in this version")
-    return Schema.define(schema, primary_key, key_bytes_max=options.key_bytes_max)
+    check_layout(layout)
+    longest = options.key_bytes_max
+    return Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
 
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:

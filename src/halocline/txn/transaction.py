@@ -348,17 +348,17 @@ class Transaction:
         *,
         layout: str = "clustered",
         if_not_exists: bool = False,
+        comment: str = "",
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        definition = new_schema(schema, primary_key, layout, self._core.options)
+        definition = new_schema(schema, primary_key, layout, comment, self._core.options)
         if not self._may_write():
             return
         ddl = self._ddl()
-        if if_not_exists and ddl.table(name) is not None:
-            return
-        entry = ddl.create_table(name, definition, layout=layout, options={})
-        self.workspace.create(self._core.engine.new_table(entry))
+        if not if_not_exists or ddl.table(name) is None:
+            entry = ddl.create_table(name, definition, layout=layout, options={})
+            self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
         """As `Database.alter_table`. Until it commits, it can neither read nor write the table."""

@@ -1,4 +1,4 @@
-"""The examples of docs/history.md, docs/memory.md and docs/schema.md run as they are printed."""
+"""The examples of docs/history.md and docs/memory.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import halocline as hc
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.mark.parametrize("page", ["history", "memory", "schema"])
+@pytest.mark.parametrize("page", ["history", "memory"])
 def test_the_examples_of_a_page_run(open_db: Any, page: str) -> None:
     db = open_db()
     db.create_table("orders", {"id": int, "status": str}, primary_key="id")

@@ -105,6 +105,14 @@ def test_health_tables_and_check_read_beside_the_owner(shop: Path) -> None:
         shown = run("tables", str(shop))
         assert re.search(r"orders +401 +id +id int64, note string", shown.output)
         assert re.search(r"empty +0 +a, b", shown.output)
+        db.create_table(
+            "named", {"id": int, "n": hc.Column(int, default=7, comment="how many")}, "id"
+        )
+        shown = run("tables", str(shop), "--schema")
+        assert re.search(
+            r"named\n  id +int64 not null +key\n  n +int64 +default 7, how many", shown.output
+        )
+        db.drop_table("named")
         checked = run("check", str(shop))
         assert (checked.exit_code, checked.output) == (0, "2 tables, no problems\n")
 

@@ -19,7 +19,7 @@ from halocline.objects.pool import Pool
 from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from halocline.store.objects import MemoryObjects, PyarrowObjects
 from tests.unit.objects.files import write_data
 from tests.unit.objects.rig import KEY, ORDERS, SMALL, Rig, equal, keyed_tables, orders
@@ -72,8 +72,8 @@ def test_hidden_columns_of_tombstones_and_composite_keys() -> None:
     assert names == (ROWID, "a", "b", "_successor", "_changed")
 
 
-def column(id: int, name: str, type: Any, nullable: bool = True) -> Column:
-    return Column(id=id, name=name, type=type, nullable=nullable)  # type: ignore[arg-type]
+def column(id: int, name: str, type: Any, nullable: bool = True) -> TableColumn:
+    return TableColumn(id=id, name=name, type=type, nullable=nullable)  # type: ignore[arg-type]
 
 
 def test_columns_are_found_by_id_through_every_change() -> None:

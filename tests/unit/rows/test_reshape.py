@@ -17,13 +17,13 @@ from halocline.rows.nodes import Append, Delete
 from halocline.rows.reshape import Reshape, decode_reshapes, encode_reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.rows.trim import trim
-from halocline.schema.schema import Column, Schema
+from halocline.schema.schema import Schema, TableColumn
 from tests.unit.objects.files import write_data
 
 SCHEMA = Schema(
     columns=(
-        Column(id=ColumnId(1), name="id", type=pa.int64(), nullable=False),
-        Column(id=ColumnId(2), name="text", type=pa.string(), nullable=True),
+        TableColumn(id=ColumnId(1), name="id", type=pa.int64(), nullable=False),
+        TableColumn(id=ColumnId(2), name="text", type=pa.string(), nullable=True),
     ),
     key_positions=(0,),
     last_id=2,
