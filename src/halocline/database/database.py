@@ -27,7 +27,7 @@ from halocline.checkpoint.snapshots import list_snapshots, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
 from halocline.database.check import check_checkpoints, check_engine, check_log
-from halocline.database.compute_node import ComputeNode
+from halocline.database.compute_node import ComputeNode, role_now_of, schema_finder
 from halocline.database.display import database_picture
 from halocline.database.health import Health
 from halocline.database.opened import begin_of
@@ -40,7 +40,7 @@ from halocline.database.opening import (
 )
 from halocline.database.owner import Owner
 from halocline.database.read_only import ReadOnly
-from halocline.database.role import Role, Setting, pinned, role_now_of, schema_finder
+from halocline.database.role import Role, Setting, pinned
 from halocline.database.table import Table
 from halocline.errors import (
     ConflictError,

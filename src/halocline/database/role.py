@@ -13,21 +13,17 @@ the owner in the middle of its life: the Database then has another role.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from halocline.clock import Clock
-from halocline.errors import UnavailableError
-from halocline.node.faults import SchemaOf
 from halocline.node.streams import Stream
 from halocline.node.wire import Command, Subscribe
 from halocline.objects import Shelf
 from halocline.options import Durability, Options
 from halocline.read.duck import Duck
-from halocline.schema.schema import Schema
 from halocline.store import Files
 from halocline.txn import Core, Transaction
 from halocline.txn.rerun import HotRuns
@@ -100,31 +96,3 @@ def pinned(role: Role) -> Iterator[int]:
             if ts >= role.core.engine.floor:
                 yield ts
                 return
-
-
-def role_now_of(database: Any) -> Callable[[], Role]:
-    """How a role finds the one that came after it, without keeping the database in memory."""
-    ref = weakref.ref(database)
-
-    def role_now() -> Role:
-        found = ref()
-        if found is None:
-            raise UnavailableError("the database is closed")
-        role: Role = found._role
-        return role
-
-    return role_now
-
-
-def schema_finder(database: Any) -> SchemaOf:
-    """How a link finds the schema of a table, to read the keys in an error."""
-    ref = weakref.ref(database)
-
-    def schema_of(table: str) -> Schema | None:
-        role = getattr(ref(), "_role", None)
-        if role is None:
-            return None
-        entry = role.core.catalog.table(table, role.core.engine.last_ts)
-        return None if entry is None else entry.schema
-
-    return schema_of

@@ -24,8 +24,8 @@ from halocline.ids import NEVER
 from halocline.log.record import Serial
 from halocline.node.limits import read_record
 from halocline.node.wire import Commit
-from halocline.node.workspace_wire import check_targets, check_version, positions_of
-from halocline.rows.nodes import HEAD, Delete, Update, decode_node, table_of
+from halocline.node.workspace_wire import check_targets, positions_of
+from halocline.rows.nodes import HEAD, Delete, Update, decode_node, table_of, version_of
 from halocline.rows.state import TableState
 from halocline.txn import Core
 from halocline.txn.row_commit import commit_rows
@@ -83,7 +83,7 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
     state = core.engine.tables.get(table_of(payload))
     if state is None or state.dropped_at != NEVER:
         raise ConflictError("the table was dropped by another transaction")
-    check_version(state, payload)
+    state.check_version(version_of(payload))
     node = decode_node(kind, payload, state.schema)
     if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
         raise CorruptionError("request", "a single row is an insert or an update by key")

@@ -111,7 +111,7 @@ def unpack(
         if kind not in (DML_A, DML_D, DML_U):
             raise CorruptionError("request", f"node type {kind} does not belong into a workspace")
         state = states.find(table_of(payload))
-        check_version(state, payload)
+        state.check_version(version_of(payload))
         table = changes.get(state.table_id)
         if table is None:
             table = changes[state.table_id] = TableChanges(state)
@@ -123,16 +123,6 @@ def unpack(
     work.reads = reads
     work.serial = commit.serial if commit.serial[0] else None
     return [*changes, *reads]
-
-
-def check_version(state: TableState, payload: bytes | memoryview) -> None:
-    """ConflictError when a node was written in another version of the table's schema."""
-    if version_of(payload) != state.schema.version:
-        raise ConflictError(
-            "the table was altered by another transaction",
-            table=state.entry.name,
-            winner_ts=state.valid_from,
-        )
 
 
 class _States:

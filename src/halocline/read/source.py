@@ -28,13 +28,13 @@ Not here: which objects, and what is dead in them (plan.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from halocline.catalog import ObjectEntry
+from halocline.catalog import ObjectEntry, SchemaVersion
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
@@ -77,8 +77,8 @@ class Source:
     memory: pa.Table
     shelf: Shelf
     schema: Schema
-    versions: Mapping[int, Schema] = field(default_factory=dict)
-    """Schemas of files that were written before the table was altered."""
+    versions: Sequence[SchemaVersion] = ()
+    """Every schema that the table has had: files from before an alter have those of then."""
     clean: tuple[ObjectFile, ...] = ()
     dirty: tuple[ObjectFile, ...] = ()
     late: tuple[ObjectFile, ...] = ()
@@ -156,7 +156,7 @@ class Source:
             text = f"read_parquet([{', '.join(paths)}], hive_partitioning = false)"
             if len(alike) == 1 and version == self.schema.version:
                 return text
-            written = self.versions.get(version, self.schema)
+            written = self.versions[version].schema
             shown = [*projection(written, extras, self.schema), *hidden]
             parts.append(f"select {', '.join(shown)} from {text}")
         return f"({' union all '.join(parts)})"
@@ -169,7 +169,7 @@ def source_of(
     memory: pa.Table,
     *,
     rowids: bool = False,
-    versions: Mapping[int, Schema] | None = None,
+    versions: Sequence[SchemaVersion] = (),
 ) -> Source:
     """A plan and its rows in memory, ready for DuckDB."""
     columns = (*schema.names, *([ROWID] if rowids else []))
@@ -187,7 +187,7 @@ def source_of(
         memory=memory,
         shelf=shelf,
         schema=schema,
-        versions={} if versions is None else versions,
+        versions=versions,
         clean=_verified(shelf, plan.clean),
         dirty=_verified(shelf, rest),
         late=_verified(shelf, plan.late),

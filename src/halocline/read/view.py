@@ -153,7 +153,7 @@ class View(NamedTuple):
         if own is not None:
             tables = [_with_ids(*pair, ids) for pair in own.tables()]
             memory = pa.concat_tables([memory, *tables]) if tables else memory
-        versions = state.older_schemas()
+        versions = state.newest.entry.altered
         return source_of(state.shelf, state.schema, plan, memory, rowids=ids, versions=versions)
 
     def _locate(self, keys: Sequence[Any]) -> tuple[Located, list[Seen | None]]:

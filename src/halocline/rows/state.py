@@ -43,7 +43,7 @@ import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import TableEntry
-from halocline.errors import CorruptionError
+from halocline.errors import ConflictError, CorruptionError
 from halocline.objects import Finder, Shelf
 from halocline.objects.columns import rowid_schema, tombstone_schema
 from halocline.objects.stats import FileKind
@@ -392,10 +392,14 @@ class TableState:
             raise CorruptionError("log", reason)
         return self.schema if schema.version == self.schema.version else schema
 
-    def older_schemas(self) -> dict[int, Schema]:
-        """Every other schema that the table has had, by version."""
-        versions = self.newest.entry.altered
-        return {one.schema.version: one.schema for one in versions}
+    def check_version(self, version: int) -> None:
+        """ConflictError when a commit was prepared in another version of the schema."""
+        if version != self.schema.version:
+            raise ConflictError(
+                "the table was altered by another transaction",
+                table=self.entry.name,
+                winner_ts=self.valid_from,
+            )
 
     @property
     def row_key_of(self) -> Callable[[Row], Any] | None:

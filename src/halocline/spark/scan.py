@@ -155,10 +155,10 @@ def _projection(
     state: TableState, version: int, extras: Sequence[int]
 ) -> tuple[pa.Schema, list[str]]:
     """What to read of files of an older version, and how it becomes the columns of today."""
-    versions = state.older_schemas()
-    inside = {one.id: (one.name, one.type) for one in versions[version].columns}
-    for number in sorted(versions):
-        kept = [one for one in versions[number].columns if one.id in extras]
+    versions = state.newest.entry.altered
+    inside = {one.id: (one.name, one.type) for one in versions[version].schema.columns}
+    for older in versions:
+        kept = [one for one in older.schema.columns if one.id in extras]
         inside |= {one.id: (f"{KEPT}{one.id}", one.type) for one in kept}
     types = spark_schema(state.schema.arrow)
     fields, texts = [], []
