@@ -49,8 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a few cases of each test")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of Spark share a session, so one process runs them all, however many there are."""
+    """Tests of Spark share a session, so one process runs them all, however many there are.
+
+    First, because pytest-xdist reads the groups in this hook, too, and may come before us. It hands
+    out the largest group first, so Spark does not begin when all else is done.
+    """
     for item in items:
         if SPARK in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))

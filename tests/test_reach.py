@@ -5,6 +5,10 @@
 An import does not count, nor does the list of names of a room; the lists of what users import do.
 A name that is used anywhere counts for all that bear it, so this finds less than there may be; what
 it finds is certain. `CALLED_BY_NAME` has what others call by its name.
+
+    every method --> is it meant by a use of its name in src/?        by types; `make test-more`
+
+The second question finds the method that hides behind another one of its name (resolved.py).
 """
 
 from __future__ import annotations
@@ -39,6 +43,15 @@ CALLED_BY_NAME = {
     "pyspark_halocline/source.py": "streamReader streamWriter: Spark calls them",
 }
 """File -> names in it that nothing in `src/` uses, and who does."""
+
+
+MEANT_BY_OTHERS = {
+    "halocline/database/database.py": "snapshots: for users",
+    "halocline/database/table.py": "history: for users",
+    "pyspark_halocline/feed.py": "partitions: Spark calls it",
+    "pyspark_halocline/scan.py": "partitions: Spark calls it",
+}
+"""File -> further methods that nothing in `src/` means, though it uses their names."""
 
 
 CALLED_BY_TYPE = {"halocline/spark/dialect.py": "_Rewriter"}
@@ -118,12 +131,17 @@ def _unused() -> list[Definition]:
     ]
 
 
-def test_everything_in_the_sources_is_used_there() -> None:
-    allowed = {
+def _allowed(*lists: dict[str, str]) -> set[tuple[str, str]]:
+    return {
         (path, name)
-        for path, reason in CALLED_BY_NAME.items()
+        for one in lists
+        for path, reason in one.items()
         for name in reason.partition(":")[0].split()
     }
+
+
+def test_everything_in_the_sources_is_used_there() -> None:
+    allowed = _allowed(CALLED_BY_NAME)
     found = {(one.path, one.name): one.first for one in _unused()}
     offences = [
         f"{path}:{line}: {name}"
@@ -134,3 +152,24 @@ def test_everything_in_the_sources_is_used_there() -> None:
         pytest.fail("nothing in src/ uses:\n  " + "\n  ".join(offences), pytrace=False)
     stale = sorted(allowed - found.keys())
     assert not stale, f"used now, or gone: take them out of CALLED_BY_NAME: {stale}"
+
+
+@pytest.mark.more
+def test_every_method_is_meant_by_a_use_of_its_name() -> None:
+    from tests.resolved import unmeant
+
+    found = {
+        (Path(one.path).resolve().relative_to(SOURCES).as_posix(), one.name): one
+        for one in unmeant(ROOT, "src")
+        if CALLED_BY_TYPE.get(Path(one.path).resolve().relative_to(SOURCES).as_posix())
+        != one.owner.name
+    }
+    offences = [
+        f"{path}:{one.first}: {one.owner.name}.{name}"
+        for (path, name), one in found.items()
+        if (path, name) not in _allowed(CALLED_BY_NAME, MEANT_BY_OTHERS)
+    ]
+    if offences:
+        pytest.fail("nothing in src/ means:\n  " + "\n  ".join(offences), pytrace=False)
+    stale = sorted(_allowed(MEANT_BY_OTHERS) - found.keys())
+    assert not stale, f"meant now, or gone: take them out of MEANT_BY_OTHERS: {stale}"

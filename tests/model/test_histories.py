@@ -63,7 +63,7 @@ def test_histories_equal_the_model(number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(1000, 1002))
+@pytest.mark.parametrize("number", [1000, pytest.param(1001, marks=pytest.mark.more)])
 def test_histories_on_real_files_equal_the_model(number: int) -> None:
     play_seed(number, Disk)
 

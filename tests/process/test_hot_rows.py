@@ -37,7 +37,7 @@ def test_four_processes_of_eight_threads_count_in_one_row(nursery: Nursery, path
         assert set(found.values()) == {12}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.more)])
 def test_whoever_is_killed_nobody_waits_for_long(nursery: Nursery, path: Path, seed: int) -> None:
     chance = random.Random(seed)
     bank = Bank(nursery, path, 4, "count_hot")

@@ -141,7 +141,10 @@ def _kill_repeatedly(bank: Bank, kills: int) -> None:
     assert len(bank.acked) > kills
 
 
-@pytest.mark.parametrize(("durability", "kills"), [("sync", 40), ("async", 20)])
+@pytest.mark.parametrize(
+    ("durability", "kills"),
+    [("sync", 20), ("async", 20), pytest.param("sync", 40, marks=pytest.mark.more)],
+)
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
     nursery: Nursery, tmp_path: Path, durability: str, kills: int
 ) -> None:

@@ -23,6 +23,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.more
 def test_nightly_load(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nightly = example("nightly_load")
     first, second = nightly.run(tmp_path)
@@ -46,6 +47,7 @@ def test_nightly_load(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert db.check() == []
 
 
+@pytest.mark.more
 def test_hourly_report(spark: Any, tmp_path: Path) -> None:
     hourly = example("hourly_report")
     seen = hourly.run(tmp_path, hours=1) + hourly.run(tmp_path, hours=1)

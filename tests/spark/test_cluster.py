@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 280
 
 
+@pytest.mark.more
 def test_reads_joins_loads_and_deletes_on_separate_executors(spark: Any, tmp_path: Path) -> None:
     """`spark` is only here for what its fixture checks: is there a Java at all?"""
     program = Path(__file__).with_name("cluster.py")

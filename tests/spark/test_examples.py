@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "streams"
 
 
@@ -18,6 +20,7 @@ def example(name: str) -> Any:
     return module
 
 
+@pytest.mark.more
 def test_a_stream_into_a_table_that_is_queried_meanwhile(spark: Any, tmp_path: Path) -> None:
     seen = example("sink_and_query").main(tmp_path)
     spark.catalog.dropTempView("clicks")

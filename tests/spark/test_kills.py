@@ -57,6 +57,7 @@ def known(db: Any) -> set[str]:
     return {Path(entry.key).name for entry in entries} | set(kept)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "stage", ["writing", "committing", pytest.param("acknowledged", marks=pytest.mark.sim)]
 )

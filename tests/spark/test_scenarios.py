@@ -70,6 +70,7 @@ def _play(spark: Any, path: Path, home: Path, placement: Placement, only: int | 
     return player.compared
 
 
+@pytest.mark.more
 def test_scenarios_end_with_the_same_rows_through_spark(spark: Any, tmp_path: Path) -> None:
     compared = 0
     for number, path in enumerate(SCRIPTS):

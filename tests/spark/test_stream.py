@@ -100,6 +100,7 @@ def run_with_faults(
     return since, died
 
 
+@pytest.mark.more
 def test_every_change_arrives_once_whatever_dies(spark: Any, shop: Path, tmp_path: Path) -> None:
     plan = {0: "before", 1: "write", 2: "after"}
     since, died = run_with_faults(spark, shop, tmp_path, random.Random(11), plan, 3)

@@ -73,9 +73,6 @@ class SimulatedFile:
         self._sequence.alive()
         return len(node.data)
 
-    def identity(self) -> Identity:
-        return (0, id(self._open()))
-
     def truncate(self, size: int) -> None:
         node = self._open(writable=True)
         self._sequence.run(

@@ -19,7 +19,7 @@ LIMITS = {
     "one-row commit": (16, 10),
     "point read, memory": (7, 4),
     "point read, object": (17, 10),
-    "SQL scan": (26, 24),
+    "SQL scan": (25, 23),
     "one row, second process": (35, 40),
 }
 

@@ -66,12 +66,7 @@ class ComputeNode:
             own = f"{os.getpid()}-{setting.clock.random_bytes(4).hex()}"
             self._spill = str(Path(spill_folder(setting.files), own))
             setting.duck.spill_into(self._spill)
-        self._pins = open_pins(setting, link)
-        try:
-            self.replica = open_replica(setting, self._pins)
-        except BaseException:
-            self._pins.close()
-            raise
+        self.replica = open_replica(setting, link)
         core = self.replica.core
         core.committer = RemoteCommitter(core.engine, link, self.replica.refresh)
 
@@ -139,34 +134,35 @@ class ComputeNode:
             if self._spill:
                 steps.callback(shutil.rmtree, self._spill, ignore_errors=True)
             close_objects(steps, self._setting)
-            steps.callback(self._pins.close)
+            steps.callback(self.replica.pins.close)
             steps.callback(self.link.close)
             steps.callback(self._setting.duck.close)
 
     def abandon(self) -> None:
         self.link.abandon()
-        self._pins.abandon()
+        self.replica.pins.abandon()
 
 
-def open_pins(setting: Setting, link: Link | None) -> Pins:
-    """Pins that the owner gets to know: through a file, or through a server."""
+def open_replica(setting: Setting, link: Link | None) -> Replica:
+    """The state that is followed. The owner gets to know its pins by a file, or by a server."""
     if link is not None and link.far:
         link.pin = RemotePin(link.ask)
-        return Pins(link.pin)
-    return reader_pins(setting.files, setting.clock)
-
-
-def open_replica(setting: Setting, pins: Pins) -> Replica:
-    """The state that is followed; the pins keep what it reads."""
-    return Replica(
-        setting.files,
-        setting.path,
-        setting.options,
-        setting.clock,
-        setting.shelf,
-        setting.duck,
-        pins,
-    )
+        pins = Pins(link.pin)
+    else:
+        pins = reader_pins(setting.files, setting.clock)
+    try:
+        return Replica(
+            setting.files,
+            setting.path,
+            setting.options,
+            setting.clock,
+            setting.shelf,
+            setting.duck,
+            pins,
+        )
+    except BaseException:
+        pins.close()
+        raise
 
 
 def close_objects(steps: ExitStack, setting: Setting) -> None:

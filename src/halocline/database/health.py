@@ -202,7 +202,7 @@ class _Look:
 
     def table(self, state: TableState) -> TableHealth:
         engine, name = self.core.engine, state.entry.name
-        l0 = measure_l0(state, engine.times, self.core.clock.wall_us(), engine.last_ts)
+        l0 = measure_l0(state, engine.times, self.core.clock.wall_us())
         self.moving(name, l0)
         tier = state.shape.tier
         stats = self.objects(state)

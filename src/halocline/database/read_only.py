@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Literal
 
 from halocline.compaction import Gatherer
-from halocline.database.compute_node import close_objects, open_pins, open_replica
+from halocline.database.compute_node import close_objects, open_replica
 from halocline.database.health import Health, examine
 from halocline.database.opening import readable
 from halocline.database.role import Setting, pinned
@@ -31,12 +31,7 @@ class ReadOnly:
         self._setting = setting
         self._gatherer = Gatherer()
         self.link = link
-        self._pins = open_pins(setting, link)
-        try:
-            self.replica = open_replica(setting, self._pins)
-        except BaseException:
-            self._pins.close()
-            raise
+        self.replica = open_replica(setting, link)
 
     @property
     def core(self) -> Core:
@@ -77,10 +72,10 @@ class ReadOnly:
             close_objects(steps, self._setting)
             if self.link is not None:
                 steps.callback(self.link.close)
-            steps.callback(self._pins.close)
+            steps.callback(self.replica.pins.close)
             steps.callback(self._setting.duck.close)
 
     def abandon(self) -> None:
         if self.link is not None:
             self.link.abandon()
-        self._pins.abandon()
+        self.replica.pins.abandon()

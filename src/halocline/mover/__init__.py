@@ -6,13 +6,7 @@ pressure.py    writers wait when memory is short       background.py  the thread
 """
 
 from halocline.mover.background import Background
-from halocline.mover.plan import (
-    L0Stats,
-    MovePlan,
-    MovePolicy,
-    plan_move,
-    plan_moves,
-)
+from halocline.mover.plan import L0Stats, MovePlan, MovePolicy, plan_move
 from halocline.mover.run import Moved, Mover
 
 __all__ = [
@@ -23,5 +17,4 @@ __all__ = [
     "Moved",
     "Mover",
     "plan_move",
-    "plan_moves",
 ]

@@ -37,9 +37,7 @@ RUN_BYTES: Final = 90
 TOMBSTONE_RUN_BYTES: Final = 80
 
 
-def measure(
-    state: TableState, times: Times, now_us: int, until_ts: int, *, frozen: bool = False
-) -> L0Stats:
+def measure(state: TableState, times: Times, now_us: int, *, frozen: bool = False) -> L0Stats:
     """Pages and unflushed tombstones of a table; on demand only pages that are frozen by now."""
     shape = state.shape
     key_bytes = _key_bytes(state)
@@ -55,7 +53,7 @@ def measure(
         table=TableId(state.table_id),
         pages=tuple(pages),
         active=taking,
-        tombstones=_tombstones(state, times, now_us, until_ts),
+        tombstones=_tombstones(state, times, now_us),
     )
 
 
@@ -89,9 +87,7 @@ def _key_bytes(state: TableState) -> int:
     return size // rows if rows else 0
 
 
-def _tombstones(
-    state: TableState, times: Times, now_us: int, until_ts: int
-) -> TombstoneStats | None:
+def _tombstones(state: TableState, times: Times, now_us: int) -> TombstoneStats | None:
     flushed = state.flushed_ts
     # list() of a dict view copies without giving up the interpreter; it is in commit order.
     singles = list(state.deletes.ended.values())
@@ -108,4 +104,4 @@ def _tombstones(
     if not count:
         return None
     age_s = _age_s(oldest, times, now_us)
-    return TombstoneStats(count=count, size_bytes=size, age_s=age_s, commit_ts_max=until_ts)
+    return TombstoneStats(count=count, size_bytes=size, age_s=age_s)

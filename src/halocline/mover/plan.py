@@ -31,7 +31,7 @@ Not here: Parquet (objects/), making objects visible (catalog/), which versions 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -114,7 +114,6 @@ class TombstoneStats:
     count: int
     size_bytes: int
     age_s: float
-    commit_ts_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +155,6 @@ class ObjectPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TombstonePlan:
-    """Tombstones to flush: all with commit_ts <= `until_ts`, into that many objects."""
-
-    reason: MoveReason
-    until_ts: int
-    objects: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MovePlan:
     """What one table moves now; `freeze`: close the active page first, then plan again."""
 
@@ -172,7 +162,8 @@ class MovePlan:
     reason: MoveReason | None = None
     freeze: bool = False
     objects: tuple[ObjectPlan, ...] = ()
-    tombstones: TombstonePlan | None = None
+    tombstones: MoveReason | None = None
+    """Why all tombstones that are committed leave, if they do."""
 
     @property
     def idle(self) -> bool:
@@ -185,7 +176,7 @@ def plan_move(
 ) -> MovePlan:
     """What leaves L0 of one table now. `free_bytes`: its part in what memory pressure asks for."""
     _check(l0)
-    tombstones = _plan_tombstones(l0, policy, flush, free_bytes)
+    tombstones = _tombstone_reason(l0, policy, flush, free_bytes)
     frozen, active = l0.pages, l0.active
     if active is not None and not active.row_count:
         active = None
@@ -199,27 +190,23 @@ def plan_move(
     return MovePlan(table=l0.table, reason=reason, objects=tuple(objects), tombstones=tombstones)
 
 
-def plan_moves(
-    tables: Sequence[L0Stats],
-    policy: MovePolicy,
-    *,
-    flush: Collection[TableId] = (),
-    over_bytes: int = 0,
-) -> tuple[MovePlan, ...]:
-    """The plans of all tables that have something to do, the most urgent first.
+def due_tables(
+    tables: Sequence[L0Stats], policy: MovePolicy, *, over_bytes: int = 0
+) -> list[tuple[TableId, int]]:
+    """The tables that have something to do, the most urgent first, and what each has to free.
 
     `over_bytes`: by how much L0 of all tables together is above its budget.
     """
     shares = share_pressure(tables, over_bytes)
     urgency = list(MoveReason)
-    plans = []
+    due = []
     for l0 in tables:
-        plan = plan_move(l0, policy, flush=l0.table in flush, free_bytes=shares.get(l0.table, 0))
+        share = shares.get(l0.table, 0)
+        plan = plan_move(l0, policy, free_bytes=share)
         if not plan.idle:
-            reasons = [plan.reason, plan.tombstones.reason if plan.tombstones else None]
-            first = min(urgency.index(reason) for reason in reasons if reason is not None)
-            plans.append((first, -l0.size_bytes, l0.table, plan))
-    return tuple(plan for _, _, _, plan in sorted(plans, key=lambda entry: entry[:3]))
+            first = min(urgency.index(one) for one in (plan.reason, plan.tombstones) if one)
+            due.append((first, -l0.size_bytes, l0.table, share))
+    return [(table, share) for _, _, table, share in sorted(due)]
 
 
 def share_pressure(tables: Sequence[L0Stats], over_bytes: int) -> dict[TableId, int]:
@@ -351,27 +338,19 @@ def _take(
     return packed if full else packed[:-1]
 
 
-def _plan_tombstones(
+def _tombstone_reason(
     l0: L0Stats, policy: MovePolicy, flush: bool, free_bytes: int
-) -> TombstonePlan | None:
+) -> MoveReason | None:
     stats = l0.tombstones
     if stats is None or not stats.count:
         return None
-    reason = _tombstone_reason(stats, policy, flush)
-    # Under pressure tombstones go only when pages are not enough: they are asked for by reads.
-    if reason is None and free_bytes > l0.size_bytes - stats.size_bytes:
-        reason = MoveReason.PRESSURE
-    if reason is None:
-        return None
-    objects = -(-stats.count // policy.object_rows_max)
-    return TombstonePlan(reason=reason, until_ts=stats.commit_ts_max, objects=objects)
-
-
-def _tombstone_reason(stats: TombstoneStats, policy: MovePolicy, flush: bool) -> MoveReason | None:
     if flush:
         return MoveReason.FLUSH
     if stats.age_s >= policy.age_s_max:
         return MoveReason.AGE
     if stats.count >= policy.tombstones_min:
         return MoveReason.ROWS
-    return MoveReason.BYTES if stats.size_bytes >= policy.tombstone_bytes_min else None
+    if stats.size_bytes >= policy.tombstone_bytes_min:
+        return MoveReason.BYTES
+    # Under pressure they go only when pages are not enough: they are asked for by reads.
+    return MoveReason.PRESSURE if free_bytes > l0.size_bytes - stats.size_bytes else None

@@ -100,7 +100,7 @@ class Pressure:
         if state.dropped_at != NEVER:
             return 0
         engine, policy = self._engine, self._policy
-        stats = measure(state, engine.times, self._clock.wall_us(), engine.last_ts)
+        stats = measure(state, engine.times, self._clock.wall_us())
         before = self._used.get(stats.table, 0)
         self.note(stats)
         ended = 0 if stats.tombstones is None else stats.tombstones.count

@@ -27,14 +27,7 @@ from halocline.errors import UnavailableError
 from halocline.ids import NEVER
 from halocline.mover.gather import gather_rows, gather_tombstones
 from halocline.mover.measure import measure
-from halocline.mover.plan import (
-    L0Stats,
-    MovePlan,
-    MovePolicy,
-    plan_move,
-    plan_moves,
-    share_pressure,
-)
+from halocline.mover.plan import L0Stats, MovePlan, MovePolicy, due_tables, plan_move
 from halocline.mover.pressure import Pressure
 from halocline.objects import JobWriter, ObjectFile
 from halocline.rows.page import FrozenPage
@@ -116,13 +109,11 @@ class Mover:
         core, pressure = self._core, self.pressure
         states = {s.table_id: s for s in list(core.engine.tables.values()) if _lives(s)}
         pressure.keep(list(states))
-        until_ts = self._settled_ts()
-        found = [self._measure(state, until_ts) for state in states.values()]
+        found = [self._measure(state) for state in states.values()]
         for state in states.values():
             self._slow_down(state)
-        shares = share_pressure(found, pressure.over_bytes)
-        for plan in plan_moves(found, self._policy, over_bytes=pressure.over_bytes):
-            self._move(states[plan.table], free_bytes=shares.get(plan.table, 0))
+        for table_id, share in due_tables(found, self._policy, over_bytes=pressure.over_bytes):
+            self._move(states[table_id], free_bytes=share)
         bound = core.oldest_writer()
         for state in states.values():
             if may_trim(state, bound):
@@ -141,10 +132,10 @@ class Mover:
         with self._committer.lock:
             return self._core.engine.last_ts
 
-    def _measure(self, state: TableState, until_ts: int, *, frozen: bool = False) -> L0Stats:
+    def _measure(self, state: TableState, *, frozen: bool = False) -> L0Stats:
         core = self._core
         now_us = core.clock.wall_us()
-        stats = measure(state, core.engine.times, now_us, until_ts, frozen=frozen)
+        stats = measure(state, core.engine.times, now_us, frozen=frozen)
         if not frozen:
             self.pressure.note(stats)
         return stats
@@ -159,7 +150,7 @@ class Mover:
         lived = _lives(state)
         for _ in range(TRIES):
             with state.turn:
-                plan = plan_for(self._measure(state, self._settled_ts()))
+                plan = plan_for(self._measure(state))
                 if plan.idle or _lives(state) != lived or not (lived or flush):
                     return Moved()
                 if plan.freeze:
@@ -172,7 +163,7 @@ class Mover:
                 moved = self._carry_out(state, plan_for, floor)
                 if moved is not None:
                     trim(state, core.oldest_writer([state]), lock)
-                    self._measure(state, self._settled_ts())
+                    self._measure(state)
                     self.pressure.ease()
                     return moved
         return Moved()
@@ -188,7 +179,7 @@ class Mover:
         """Write the objects of a plan and commit them; None when the table is not as it was."""
         until_ts = self._settled_ts()
         # Not the active page, nor one that was closed just now: their rows may still be tuples.
-        found = self._measure(state, until_ts, frozen=True)
+        found = self._measure(state, frozen=True)
         plan = plan_for(found)
         if plan.idle:
             return Moved()

@@ -59,7 +59,8 @@ class Replica:
     ) -> None:
         self._files = files
         self._path = path
-        self._pins = pins
+        self.pins = pins
+        """What this process reads; whoever made the replica closes them."""
         self._options = options
         self._clock = clock
         self._shelf = shelf
@@ -83,7 +84,7 @@ class Replica:
         def find_log(start: Place | None) -> Recovery:
             return read_log(files, options, start)
 
-        with self._pins.everything():
+        with self.pins.everything():
             for _ in range(OWNER_STARTS_TRIES):
                 if not files.is_locked("LOCK"):
                     restored = restore(files, options, self._shelf, find_log)
@@ -153,7 +154,7 @@ class Replica:
     def _free(self) -> None:
         """What GC does for the owner, in memory only. The floor is known, now look at the pins."""
         engine, nobody = self.engine, ThreadLock()
-        engine.bound = bound = min([engine.floor, *list(self._pins.values())])
+        engine.bound = bound = min([engine.floor, *list(self.pins.values())])
         for state in list(engine.tables.values()):
             collect(state, bound, nobody, follows=True)
             for entry in forget_objects(state, bound, nobody):
@@ -170,7 +171,7 @@ class Replica:
             self._lock.release()
             with suppress(HaloclineError, OSError):
                 self.refresh()
-        oldest = min(list(self._pins.values()), default=NEVER)
+        oldest = min(list(self.pins.values()), default=NEVER)
         if oldest < self.engine.floor:
             raise SnapshotExpiredError(oldest, self.engine.floor)
 

@@ -5,8 +5,7 @@
 One instance per database, made on first use (a new one costs 20-60 ms), one cursor per query. It
 may open files in the folder of the objects and nowhere else, and may not load extensions, see
 Python variables or change its own configuration. Tables are handed in under the names the query
-uses: Arrow zero-copy, objects as temporary views over their files (source.py). What is dead in them
-stays with the instance for the next query (words.py).
+uses: Arrow zero-copy, objects as temporary views over their files (source.py).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import pyarrow as pa
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.read.ctrlc import stoppable
 from halocline.read.source import Source, literal
-from halocline.read.words import Loan, WordTables
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,8 +41,6 @@ _SETTINGS = (
     "set global TimeZone='UTC'",
 )
 _MAKE_FOLDER = partial(os.makedirs, mode=0o700, exist_ok=True)
-_WORDS_SHARE = 16
-"""One part in so many of the memory may hold masks between queries."""
 _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!")
 """How DuckDB's errors end when it was Ctrl-C that stopped it."""
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
@@ -85,36 +81,33 @@ class Duck:
         self._make_folder = make_folder
         self._lock = Lock()
         self._instance: duckdb.DuckDBPyConnection | None = None
-        self._words = WordTables(0)
         _OPEN.add(self)
 
     def query(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.Table:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
-        cursor, loan = self._cursor()
+        cursor = self._cursor()
         try:
             with self._errors(tables), stoppable(cursor):
-                relation = self._relation(cursor, loan, text, params, tables, quoted)
+                relation = self._relation(cursor, text, params, tables, quoted)
                 result = relation.to_arrow_table()
             _check_root(tables)  # what DuckDB has opened meanwhile was still ours
             return as_schema(result, _canonical(result.schema))
         finally:
             cursor.close()
-            loan.close()
 
     def stream(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.RecordBatchReader:
         """Run one SELECT batch by batch; the cursor lives until the reader is done or dropped."""
-        cursor, loan = self._cursor()
+        cursor = self._cursor()
         try:
             with self._errors(tables), stoppable(cursor):
-                relation = self._relation(cursor, loan, text, params, tables, quoted)
+                relation = self._relation(cursor, text, params, tables, quoted)
                 reader = relation.to_arrow_reader(65536)
         except BaseException:
             cursor.close()
-            loan.close()
             raise
 
         schema = _canonical(reader.schema)
@@ -130,7 +123,6 @@ class Duck:
                     yield as_schema(batch, schema)
             finally:
                 cursor.close()
-                loan.close()
 
         going = batches()
         _OPEN.add(going)
@@ -149,7 +141,6 @@ class Duck:
     def _relation(
         self,
         cursor: duckdb.DuckDBPyConnection,
-        loan: Loan,
         text: str,
         params: Sequence[object],
         tables: Tables,
@@ -157,7 +148,7 @@ class Duck:
     ) -> duckdb.DuckDBPyRelation:
         for number, (name, table) in enumerate(tables.items()):
             if isinstance(table, Source):
-                table.attach(cursor, name, number, loan)
+                table.attach(cursor, name, number)
             else:
                 cursor.register(name, table)
         import duckdb
@@ -173,7 +164,7 @@ class Duck:
         assert relation is not None, "a SELECT always has a result"
         return relation
 
-    def _cursor(self) -> tuple[duckdb.DuckDBPyConnection, Loan]:
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._instance is None:
                 try:
@@ -181,9 +172,7 @@ class Duck:
                 except OSError as error:  # no room for the folder, or no right to make it
                     text = f"queries have no folder for what outgrows memory: {error}"
                     raise UnavailableError(text) from error
-                self._words = WordTables(self._memory_bytes // _WORDS_SHARE)
-            cursor = self._instance.cursor()
-            return cursor, Loan(self._words, cursor)
+            return self._instance.cursor()
 
     def _start(self) -> duckdb.DuckDBPyConnection:
         import duckdb  # here, and not above: whoever only writes never waits for it

@@ -19,7 +19,7 @@ Invariants
 - A group's words cover every RowID in the ranges of its objects: the join drops no row.
 - A group has at most WORDS_MAX words: beyond a million DuckDB searches a hash table after all.
 
-Not here: the SQL (source.py), keeping the words between queries (words.py).
+Not here: the SQL (source.py).
 """
 
 from __future__ import annotations
@@ -59,14 +59,6 @@ class Mask(NamedTuple):
     rowid_max: int
     dead: Int64Array
     """Ascending, all between the two."""
-
-    def says_the_same(self, other: Mask) -> bool:
-        """Would the words of both be equal?"""
-        return (
-            self.rowid_min == other.rowid_min
-            and self.rowid_max == other.rowid_max
-            and np.array_equal(self.dead, other.dead)
-        )
 
 
 class Words(NamedTuple):

@@ -4,7 +4,7 @@
 
         select columns from read_parquet([clean files])
         union all select columns from read_parquet([dirty files]) join words on _rowid >> 6 = word
-                  where the word says that _rowid is alive    many rows (mask.py, words.py)
+                  where the word says that _rowid is alive    many rows (mask.py)
         union all select columns from read_parquet([dirty files]) anti join dead on _rowid
         union all select columns from read_parquet([late files]) anti join ... where _commit_ts <= S
         union all select columns from memory                  L0 and rows of the transaction itself
@@ -28,7 +28,7 @@ Not here: which objects, and what is dead in them (plan.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -38,10 +38,9 @@ from halocline.catalog import ObjectEntry, SchemaVersion
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
-from halocline.read.mask import JOIN, Mask, split_dirty
+from halocline.read.mask import JOIN, Mask, Words, split_dirty, words_of
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import scan_objects
-from halocline.read.words import Loan, WordTable
 from halocline.schema.batches import Int64Array
 from halocline.schema.evolve import KEPT
 from halocline.schema.schema import Schema
@@ -92,7 +91,7 @@ class Source:
         masked = [_file(entry) for mask in self.masks for entry in mask.entries]
         return (*self.clean, *masked, *self.dirty, *self.late)
 
-    def attach(self, cursor: duckdb.DuckDBPyConnection, name: str, number: int, loan: Loan) -> None:
+    def attach(self, cursor: duckdb.DuckDBPyConnection, name: str, number: int) -> None:
         """Make the table known to a cursor under this name."""
         if not self.files:
             cursor.register(name, self.memory)
@@ -103,10 +102,15 @@ class Source:
             cursor.register(memory, self.memory)
         if len(self.dead) and (self.dirty or self.late):
             cursor.register(dead, pa.table({ROWID: pa.array(self.dead)}))
-        words = [loan.words(mask) for mask in self.masks]
+        words = {f"_words_{number}_{at}": words_of(mask) for at, mask in enumerate(self.masks)}
+        for table, one in words.items():
+            # A table of its own, not Arrow: DuckDB knows the bounds of its columns.
+            cursor.register("_words", one.table())
+            cursor.execute(f"create temp table {table} as select * from _words")
+            cursor.unregister("_words")
         cursor.execute(f"create temp view {quote(name)} as {self.text(memory, dead, words)}")
 
-    def text(self, memory: str, dead: str, words: Sequence[WordTable]) -> str:
+    def text(self, memory: str, dead: str, words: Mapping[str, Words]) -> str:
         """The SELECT behind the view, over tables of these names."""
         shown = ", ".join(quote(column) for column in self.columns)
         less = ""
@@ -121,16 +125,16 @@ class Source:
             )
             if files
         ]
-        parts += map(self._masked, self.masks, words)
+        parts += map(self._masked, self.masks, words, words.values())
         if self.memory.num_rows:
             parts.append(f"select {shown} from {quote(memory)}")
         return " union all ".join(parts)
 
-    def _masked(self, mask: Mask, words: WordTable) -> str:
+    def _masked(self, mask: Mask, table: str, words: Words) -> str:
         """The SELECT of a group of files less the rows that are dead in a table of words."""
         shown = ", ".join(quote(column) for column in self.columns)
         files = self._files(map(_file, mask.entries))
-        return f"select {shown} from {files} join {words.table} on {JOIN} where {words.test}"
+        return f"select {shown} from {files} join {table} on {JOIN} where {words.test}"
 
     def blame(self, message: str, *, anyway: bool) -> None:
         """After an error: raise what is wrong with a file that it names, or with any (`anyway`)."""

@@ -87,10 +87,6 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def identity(self) -> Identity:
-        """Which file this is, whatever its name is now."""
-        ...
-
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros. Durable after `sync`."""
         ...

@@ -129,9 +129,6 @@ class LocalFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def identity(self) -> Identity:
-        return _identity(os.fstat(self._fd))
-
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 

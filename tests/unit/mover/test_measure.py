@@ -33,7 +33,7 @@ def _filled(rows: int, page_rows: int = 4) -> TableState:
 
 
 def _look(state: TableState, now_s: int = 100) -> L0Stats:
-    return measure(state, _times(50), now_s * SECOND, state.last_ts)
+    return measure(state, _times(50), now_s * SECOND)
 
 
 def test_pages_ranges_and_ages() -> None:
@@ -51,7 +51,7 @@ def test_only_frozen_pages_on_demand() -> None:
     state = _filled(10)
     tidy(state, Lock())
     state.close_page()
-    stats = measure(state, _times(50), 0, 10, frozen=True)
+    stats = measure(state, _times(50), 0, frozen=True)
     assert [tuple(page.rows) for page in stats.pages] == [(1, 5), (5, 9)]
     assert stats.active is None
 
@@ -67,7 +67,7 @@ def test_only_tombstones_that_are_not_flushed_count() -> None:
     fold(state, Delete(1, [3], [3]), 12)
     stats = _look(state).tombstones
     assert stats is not None
-    assert (stats.count, stats.age_s, stats.commit_ts_max) == (3, 89, 12)
+    assert (stats.count, stats.age_s) == (3, 89)
     state.flushed_ts = 11
     rest = _look(state).tombstones
     assert rest is not None

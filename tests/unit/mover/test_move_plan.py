@@ -19,8 +19,8 @@ from halocline.mover.plan import (
     PageStats,
     RowIdRange,
     TombstoneStats,
+    due_tables,
     plan_move,
-    plan_moves,
     share_pressure,
     write_delay_s,
 )
@@ -46,8 +46,8 @@ def l0(*pages: PageStats, active: PageStats | None = None, dead: Any = None) -> 
     return L0Stats(table=T, pages=pages, active=active, tombstones=dead)
 
 
-def dead(count: int = 1, size: int = 10, age: float = 1.0, ts: int = 77) -> TombstoneStats:
-    return TombstoneStats(count=count, size_bytes=size, age_s=age, commit_ts_max=ts)
+def dead(count: int = 1, size: int = 10, age: float = 1.0) -> TombstoneStats:
+    return TombstoneStats(count=count, size_bytes=size, age_s=age)
 
 
 def ranges(plan: MovePlan) -> list[list[tuple[int, int]]]:
@@ -165,8 +165,7 @@ def test_k05_tombstones_flush_by_the_same_reasons(
     stats: TombstoneStats, flush: bool, reason: MoveReason
 ):
     plan = plan_move(l0(dead=stats), POLICY, flush=flush)
-    assert plan.tombstones is not None
-    assert (plan.tombstones.reason, plan.tombstones.until_ts) == (reason, 77)
+    assert plan.tombstones is reason
     assert plan.reason is None
 
 
@@ -175,18 +174,11 @@ def test_tombstones_below_every_limit_and_none_at_all_stay():
     assert plan_move(l0(dead=dead(count=0)), POLICY, flush=True).tombstones is None
 
 
-def test_tombstones_of_many_rows_become_several_objects():
-    plan = plan_move(l0(dead=dead(count=33)), POLICY)
-    assert plan.tombstones is not None
-    assert plan.tombstones.objects == 3
-
-
 def test_under_pressure_tombstones_go_only_when_pages_are_not_enough():
     enough = plan_move(l0(page(1, size=100), dead=dead(size=50)), POLICY, free_bytes=100)
     assert enough.tombstones is None
     short = plan_move(l0(page(1, size=100), dead=dead(size=50)), POLICY, free_bytes=101)
-    assert short.tombstones is not None
-    assert short.tombstones.reason is MoveReason.PRESSURE
+    assert short.tombstones is MoveReason.PRESSURE
 
 
 def test_pressure_is_shared_largest_table_first():
@@ -200,7 +192,7 @@ def test_pressure_is_shared_largest_table_first():
     assert share_pressure(tables, 9999) == {2: 300, 3: 300, 1: 100}
 
 
-def test_plans_of_many_tables_come_most_urgent_first_and_idle_ones_not_at_all():
+def test_tables_come_most_urgent_first_and_idle_ones_not_at_all():
     tables = [
         L0Stats(table=TableId(1), pages=(page(1),)),
         L0Stats(table=TableId(2), pages=(page(1, age=70),)),
@@ -208,14 +200,7 @@ def test_plans_of_many_tables_come_most_urgent_first_and_idle_ones_not_at_all():
         L0Stats(table=TableId(4), pages=(page(1, size=500),)),
         L0Stats(table=TableId(5), tombstones=dead(count=10)),
     ]
-    plans = plan_moves(tables, POLICY, flush={TableId(3)}, over_bytes=10)
-    found = [(plan.table, plan.reason) for plan in plans]
-    assert found == [
-        (4, MoveReason.PRESSURE),
-        (3, MoveReason.FLUSH),
-        (2, MoveReason.AGE),
-        (5, None),
-    ]
+    assert due_tables(tables, POLICY, over_bytes=10) == [(4, 10), (2, 0), (5, 0)]
 
 
 def test_writers_wait_longer_the_further_l0_is_above_its_budget_but_never_long():

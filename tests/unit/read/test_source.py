@@ -20,9 +20,8 @@ from halocline.ids import ColumnId, TableId
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.shelf import object_key
 from halocline.options import Options
-from halocline.read import mask, words
+from halocline.read import mask
 from halocline.read.duck import Duck, as_schema
-from halocline.read.mask import words_of as mask_words_of
 from halocline.read.plan import NONE
 from halocline.read.predicate import compile_where
 from halocline.read.scan import memory_table, take_plan
@@ -151,26 +150,24 @@ def dirty_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiers:
     return tiers
 
 
-def test_the_words_of_a_mask_are_made_once(
+def test_words_of_queries_that_run_at_once_do_not_meet(
     tmp_path: Path, duck: Duck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiers = dirty_for_long(tmp_path, monkeypatch)
-    made: list[object] = []
-    monkeypatch.setattr(words, "words_of", lambda mask: made.append(mask) or mask_words_of(mask))
-    for _ in range(3):
-        source = source_at(tiers.live, tiers.ts)
-        found = duck.query("select * from t", [], {"t": source})
-        assert found.num_rows == len(tiers.rows_at(tiers.ts))
-        assert len(made) == len(source.masks)
+    source = source_at(tiers.live, tiers.ts)
+    found = duck.query("select * from t", [], {"t": source})
+    assert found.num_rows == len(tiers.rows_at(tiers.ts))
     # Two of one table in a query, and one whose reader has more to read.
     stream = duck.stream("select * from t", [], {"t": source})
     twice = duck.query("select count(*) as n from t, u", [], {"t": source, "u": source})
     assert twice.to_pylist() == [{"n": found.num_rows**2}]
     assert stream.read_all() == found
-    assert len(made) == len(source.masks)
+    # What the words are in goes with the query.
+    left = "select count(*) as n from duckdb_tables()"
+    assert duck.query(left, [], {}).to_pylist() == [{"n": 0}]
 
 
-def test_an_instance_that_starts_anew_has_no_words(
+def test_an_instance_that_starts_anew_makes_its_own_words(
     tmp_path: Path, duck: Duck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiers = dirty_for_long(tmp_path, monkeypatch)
