@@ -372,8 +372,7 @@ class Transaction:
         ddl = self._ddl()
         if if_exists and ddl.table(name) is None:
             return
-        entry = ddl.drop_table(name)
-        work = self.workspace
+        entry, work = ddl.drop_table(name), self.workspace
         self._give_up([one for key, one in work.changes.items() if key == entry.id])
         work.drop(entry.id)
 
@@ -614,7 +613,8 @@ class Transaction:
             raise NotFoundError("table", name, hint=self._core.hint(name, self.snapshot))
         own = self._own
         created = own.created_state(entry) if isinstance(own, Workspace) else None
-        return created or self._core.engine.tables[entry.id].at_version(entry.schema.version)
+        state, version = created or self._core.engine.tables[entry.id], entry.schema.version
+        return state if state.schema.version == version else state.at_version(version)
 
     def _entry(self, name: str) -> TableEntry | None:
         own = self._own
