@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from halocline.catalog.catalog import Catalog
 from halocline.catalog.ddl import CatalogTxn, TableDdl
-from halocline.catalog.entries import ObjectEntry, TableEntry
+from halocline.catalog.entries import ObjectEntry, SchemaVersion, TableEntry
 
-__all__ = ["Catalog", "CatalogTxn", "ObjectEntry", "TableDdl", "TableEntry"]
+__all__ = ["Catalog", "CatalogTxn", "ObjectEntry", "SchemaVersion", "TableDdl", "TableEntry"]

@@ -1,6 +1,6 @@
 """A catalog sub-transaction: the DDL of one engine transaction.
 
-    txn/ --create_table, drop_table--> CatalogTxn --insert, delete--> Changes (tables.py)
+    txn/ --create, alter, drop--> CatalogTxn --insert, update, delete--> Changes (tables.py)
                                            |
                                            '--nodes()--> commit record --log--> replay.py
 
@@ -21,15 +21,24 @@ Invariants
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import check_name
-from halocline.catalog.nodes import CreateTableNode, DropTableNode, encode, plain, table_entry
+from halocline.catalog.nodes import (
+    AlterTableNode,
+    CreateTableNode,
+    DropTableNode,
+    encode,
+    plain,
+    table_entry,
+)
 from halocline.catalog.tables import Changes
 from halocline.errors import HaloclineError, SnapshotExpiredError, UsageError
+from halocline.log.record import DDL_UT
+from halocline.schema.evolve import told
 
 if TYPE_CHECKING:
     from halocline.catalog.catalog import Catalog
@@ -52,7 +61,10 @@ class TableDdl(Protocol):
     def create_table(
         self, name: str, schema: Schema, *, layout: str, options: Mapping[str, Any]
     ) -> TableEntry: ...
+    def alter_table(self, entry: TableEntry, schema: Schema) -> TableEntry: ...
     def drop_table(self, name: str) -> TableEntry: ...
+    @property
+    def altered(self) -> Collection[int]: ...
     def rollback(self) -> None: ...
     def abandon(self) -> None: ...
 
@@ -97,12 +109,29 @@ class CatalogTxn:
             self._commands = [*self._commands, _Command(entry.id, *encode(node))]
         return entry
 
+    def alter_table(self, entry: TableEntry, schema: Schema) -> TableEntry:
+        """Give a table its next schema, visible here at once."""
+        with self._changing() as changes:
+            change = told(entry.schema, schema)
+            node = AlterTableNode(
+                table_id=entry.id, name=entry.name, schema=schema.to_wire(), change=change
+            )
+            altered = changes.update(entry.with_schema(schema, change))
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+        return altered
+
+    @property
+    def altered(self) -> Collection[int]:
+        """Ids of the tables that are altered here."""
+        return {one.table_id for one in self._commands if one.node_type == DDL_UT}
+
     def drop_table(self, name: str) -> TableEntry:
         """End the table of that name."""
         with self._changing() as changes:
             entry = changes.delete(name)
             rest = [command for command in self._commands if command.table_id != entry.id]
-            if len(rest) == len(self._commands):
+            gone = [one for one in self._commands if one.table_id == entry.id]
+            if all(one.node_type == DDL_UT for one in gone):
                 node = DropTableNode(table_id=entry.id, name=entry.name)
                 rest.append(_Command(entry.id, *encode(node)))
             # Else it was created here: ids are never reused.

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from halocline.ids import NEVER, ColumnId, ObjectId, TableId
 from halocline.objects import ObjectFile, ObjectStats
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
     from halocline.schema.schema import Schema
 
 ObjectKind = Literal["data", "tombstone", "index", "checkpoint"]
+
+
+class SchemaVersion(NamedTuple):
+    """A schema that a table has or had, since when, and what changed with it."""
+
+    schema: Schema
+    commit_ts: int = NEVER
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +57,41 @@ class TableEntry:
     next_column_id: ColumnId
     created_at: int = NEVER
     dropped_at: int = NEVER
+    altered: tuple[SchemaVersion, ...] = field(default=(), hash=False)
+    """Every version that the table has had, the newest last; empty if it never was altered.
 
-    def stamped(self, created_at: int, ended_at: int) -> TableEntry:
-        """A copy of the entry with the commits that made and ended it."""
-        return replace(self, created_at=created_at, dropped_at=ended_at)
+    None is forgotten while the table lives: rows in the log and in files name theirs."""
+
+    def stamped(self, created_at: int, ended_at: int, altered_at: int = NEVER) -> TableEntry:
+        """A copy of the entry with the commits that made, altered and ended it."""
+        altered = [
+            one._replace(commit_ts=altered_at) if one.commit_ts == NEVER else one
+            for one in self.altered
+        ]
+        if altered:  # the first came with the table
+            altered[0] = altered[0]._replace(commit_ts=created_at)
+        return replace(self, created_at=created_at, dropped_at=ended_at, altered=tuple(altered))
+
+    def with_schema(self, schema: Schema, change: str) -> TableEntry:
+        """The entry of the altered table, not yet committed."""
+        assert schema.version == self.schema.version + 1, "versions follow one another"
+        altered = self.altered or (SchemaVersion(self.schema, self.created_at),)
+        return replace(
+            self,
+            schema=schema,
+            next_column_id=ColumnId(schema.last_id + 1),
+            altered=(*altered, SchemaVersion(schema, change=change)),
+        )
+
+    def versions(self) -> tuple[SchemaVersion, ...]:
+        """Every schema that the table has had, the newest last."""
+        return self.altered or (SchemaVersion(self.schema, self.created_at),)
+
+    def schema_at(self, version: int) -> Schema | None:
+        """The schema of a version, None when there is none."""
+        if version == self.schema.version:
+            return self.schema
+        return self.altered[version].schema if version < len(self.altered) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@
     Catalog <------------------------restore----------------------'
 
 A catalog is what replaying its DDL gives, so that is how a checkpoint keeps it: a table is the node
-that created it and, if it was dropped, the node that dropped it. What `compact` has hard-deleted is
+that created it, one for each later version of its schema and, if it was dropped, the node that
+dropped it. What `compact` has hard-deleted is
 gone for good; of the rest every timestamp at or above the floor sees what it saw before.
 
 Nodes of one commit are put into an order in which each finds what it needs: what ends comes before
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from halocline.catalog.catalog import Catalog
 from halocline.catalog.entries import TableEntry
-from halocline.catalog.nodes import CreateTableNode, DropTableNode, encode
+from halocline.catalog.nodes import AlterTableNode, CreateTableNode, DropTableNode, encode
 from halocline.ids import NEVER
 
 Definition = tuple[int, int, bytes]
@@ -48,21 +49,28 @@ def capture(catalog: Catalog) -> History:
 
 def definitions(history: History) -> list[Definition]:
     """The nodes that make this catalog again, in the order to apply them."""
-    found: list[tuple[int, int, int, int, bytes]] = []
+    found: list[tuple[int, int, int, int, tuple[int, bytes]]] = []
     for table in history.tables:
+        first, *later = table.versions()
         created = CreateTableNode(
             table_id=table.id,
             name=table.name,
-            schema=table.schema.to_wire(),
+            schema=first.schema.to_wire(),
             layout=table.layout,
             options=dict(table.options),
-            next_column_id=table.next_column_id,
+            next_column_id=first.schema.last_id + 1 if later else table.next_column_id,
         )
-        found.append((table.created_at, 2, table.id, *encode(created)))
+        found.append((table.created_at, 2, table.id, 0, encode(created)))
+        for schema, ts, change in later:
+            altered = AlterTableNode(
+                table_id=table.id, name=table.name, schema=schema.to_wire(), change=change
+            )
+            # Before a drop in the same commit: it may be one of a table that is made anew there.
+            found.append((ts, 0, table.id, schema.version, encode(altered)))
         if table.dropped_at != NEVER:
             dropped = DropTableNode(table_id=table.id, name=table.name)
-            found.append((table.dropped_at, 1, table.id, *encode(dropped)))
-    return [(ts, kind, payload) for ts, _, _, kind, payload in sorted(found)]
+            found.append((table.dropped_at, 1, table.id, 0, encode(dropped)))
+    return [(ts, *node) for ts, _, _, _, node in sorted(found)]
 
 
 def restore(

@@ -1,11 +1,12 @@
-"""DDL in the log: two nodes, each with a body (log/record.py) that is a map.
+"""DDL in the log: three nodes, each with a body (log/record.py) that is a map.
 
     DDL_CT  create table   table_id, name, schema, layout, options, next_column_id
+    DDL_UT  alter table    table_id, name, schema, change
     DDL_DT  drop table     table_id, name
 
 A node holds no timestamp: the commit record around it does, so nodes are encoded when the command
-is given, long before the commit lock. A drop names the id as well as the name; on replay both must
-fit, which catches a log that belongs to another history.
+is given, long before the commit lock. Drop and alter name the id as well as the name; on replay
+both must fit, which catches a log that belongs to another history.
 
 Bytes from a log are hostile until checked. A version we do not know is refused, never guessed at,
 and so are unknown fields, ids out of range, impossible names and trailing bytes. msgspec bounds
@@ -26,7 +27,7 @@ from halocline.catalog.entries import TableEntry
 from halocline.catalog.names import check_name
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
-from halocline.log.record import DDL_CT, DDL_DT, decode_body, encode_body
+from halocline.log.record import DDL_CT, DDL_DT, DDL_UT, decode_body, encode_body
 from halocline.store.files import Buffer
 
 if TYPE_CHECKING:
@@ -49,9 +50,20 @@ class DropTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str
 
 
-DdlNode: TypeAlias = CreateTableNode | DropTableNode
+class AlterTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    table_id: _Id
+    name: str
+    schema: dict[str, Any]
+    change: str
 
-_CLASSES: Final[Mapping[int, type[DdlNode]]] = {DDL_CT: CreateTableNode, DDL_DT: DropTableNode}
+
+DdlNode: TypeAlias = CreateTableNode | DropTableNode | AlterTableNode
+
+_CLASSES: Final[Mapping[int, type[DdlNode]]] = {
+    DDL_CT: CreateTableNode,
+    DDL_DT: DropTableNode,
+    DDL_UT: AlterTableNode,
+}
 _TYPES: Final[Mapping[type[DdlNode], int]] = {cls: number for number, cls in _CLASSES.items()}
 _ENCODER: Final = msgspec.msgpack.Encoder()
 

@@ -1,6 +1,6 @@
 """Replay: one DDL node from the log, applied to the catalog once more.
 
-    log/ --(node type, payload), commit_ts--> replay --insert, delete--> Changes (tables.py)
+    log/ --(node type, payload), commit_ts--> replay --insert, update, delete--> Changes (tables.py)
 
 Each node runs as a small transaction of its own that begins and commits at the record's timestamp:
 it sees what the nodes before it in the same record did, and goes through the very insert and delete
@@ -19,6 +19,7 @@ from halocline.catalog import nodes
 from halocline.catalog.entries import TableEntry
 from halocline.catalog.tables import Changes
 from halocline.errors import CorruptionError, HaloclineError
+from halocline.schema.evolve import follows
 from halocline.schema.schema import Schema
 from halocline.store.files import Buffer
 
@@ -36,6 +37,8 @@ def replay(catalog: Catalog, node_type: int, payload: Buffer, commit_ts: int) ->
         try:
             if isinstance(node, nodes.CreateTableNode):
                 _create(catalog, changes, node)
+            elif isinstance(node, nodes.AlterTableNode):
+                _alter(changes, node)
             else:
                 _drop(changes, node)
         except BaseException as error:
@@ -53,15 +56,28 @@ def _create(catalog: Catalog, changes: Changes, node: nodes.CreateTableNode) -> 
     if catalog.table_by_id(node.table_id) is not None:
         raise CorruptionError("log", f"table id {node.table_id} is created a second time")
     catalog.note_id(node.table_id)
-    try:
-        schema = Schema.from_wire(node.schema)
-    except Exception as error:
-        # Hostile bytes may fail anywhere in there; whatever it was, the log is not ours.
-        raise CorruptionError("log", f"schema of table {node.name!r}: {error}") from error
+    schema = _schema(node)
     ids = [column.id for column in schema.columns]
     if max(ids, default=0) >= node.next_column_id:
         raise CorruptionError("log", f"column ids of table {node.name!r} pass their sequence")
     changes.insert(nodes.table_entry(node, schema))
+
+
+def _alter(changes: Changes, node: nodes.AlterTableNode) -> None:
+    schema, entry = _schema(node), changes.find(node.name)
+    if entry is None or entry.id != node.table_id:
+        raise CorruptionError("log", f"{node.name!r} is altered, and is not table {node.table_id}")
+    if not follows(entry.schema, schema):
+        raise CorruptionError("log", f"{node.name!r}: version {schema.version} does not follow")
+    changes.update(entry.with_schema(schema, node.change))
+
+
+def _schema(node: nodes.CreateTableNode | nodes.AlterTableNode) -> Schema:
+    try:
+        return Schema.from_wire(node.schema)
+    except Exception as error:
+        # Hostile bytes may fail anywhere in there; whatever it was, the log is not ours.
+        raise CorruptionError("log", f"schema of table {node.name!r}: {error}") from error
 
 
 def _drop(changes: Changes, node: nodes.DropTableNode) -> None:

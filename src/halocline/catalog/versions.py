@@ -92,7 +92,8 @@ class Generation:
         """Write the commit info into every entry, so that readers get finished ones."""
         for version in self.chain or ():
             if version.entry is not None:
-                version.entry = version.entry.stamped(self.created_at, self.deleted_at)
+                stamps = (self.created_at, self.deleted_at, version.commit_ts)
+                version.entry = version.entry.stamped(*stamps)
         self.entry = self.entry.stamped(self.created_at, self.deleted_at)
 
     def prune(self, floor: int) -> None:

@@ -76,6 +76,8 @@ class Replay:
         """The log has ended; CorruptionError if it ended before the CKP entry of a checkpoint
         that is known to have been durable: our own, and others that somebody knows of."""
         self.settle()
+        for state in self.engine.tables.values():
+            state.open_page(state.schema.version)
         first = 0 if self.root is None else self.root.order
         named = {} if self.root is None else {self.key: first}
         named |= {node.key: node.order for node in known if node.order > first}

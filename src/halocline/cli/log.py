@@ -44,7 +44,11 @@ Told = dict[str, Any]
 _CODES: Final = {"clean": 0, "torn": 0, "corrupt": DAMAGED, "refused": USAGE}
 _TYPES: Final = {getattr(frames, name): name for name in ("AC", "CKP", "PC", "RB", "UC")}
 _ROWS: Final = {record.DML_A: "DML_A", record.DML_D: "DML_D", record.DML_U: "DML_U"}
-_TABLES: Final = {record.DDL_CT: "DDL_CT", record.DDL_DT: "DDL_DT"}
+_TABLES: Final = {
+    record.DDL_CT: "DDL_CT",
+    record.DDL_UT: "DDL_UT",
+    record.DDL_DT: "DDL_DT",
+}
 _OBJECTS: Final = {record.OBJ_C: "OBJ_C", record.OBJ_D: "OBJ_D", record.PAGE_M: "PAGE_M"}
 _SYSTEM: Final[Mapping[int, tuple[str, Any]]] = {
     record.EPOCH: ("EPOCH", system.EpochNode),
@@ -107,7 +111,9 @@ def _tell_node(kind: int, body: bytes) -> Told:
     try:
         if kind in _ROWS:
             told["node"] = _ROWS[kind]
-            _, told["table_id"], told["first_rowid"], told["rows"] = read_head(body)
+            _, told["table_id"], told["first_rowid"], told["rows"], version = read_head(body)
+            if version:
+                told["schema_version"] = version
         elif kind in _OBJECTS:
             told["node"] = _OBJECTS[kind]
             told |= _tell_objects(kind, body)

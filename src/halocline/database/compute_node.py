@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,14 +24,17 @@ from halocline.database.health import Health
 from halocline.database.opened import find_open
 from halocline.database.opening import reader_pins, spill_folder
 from halocline.database.role import Role, Setting
+from halocline.errors import UnavailableError
 from halocline.mover import Moved
 from halocline.node import Link
+from halocline.node.faults import SchemaOf
 from halocline.node.lazy_begin import LazyTransaction, move_on
 from halocline.node.remote_committer import RemoteCommitter
 from halocline.node.remote_files import RemoteObjects, RemotePin
 from halocline.node.replica import Replica
 from halocline.node.streams import Stream
 from halocline.node.wire import Command, CommandName, Subscribe, WaitVisible
+from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
 
 _REPORTS: Final[Mapping[CommandName, type]] = {
@@ -165,3 +169,31 @@ def close_objects(steps: ExitStack, setting: Setting) -> None:
     """Remove the copies of objects that a server has sent."""
     if isinstance(setting.shelf.objects, RemoteObjects):
         steps.callback(setting.shelf.objects.close)
+
+
+def role_now_of(database: Any) -> Callable[[], Role]:
+    """How a role finds the one that came after it, without keeping the database in memory."""
+    ref = weakref.ref(database)
+
+    def role_now() -> Role:
+        found = ref()
+        if found is None:
+            raise UnavailableError("the database is closed")
+        role: Role = found._role
+        return role
+
+    return role_now
+
+
+def schema_finder(database: Any) -> SchemaOf:
+    """How a link finds the schema of a table, to read the keys in an error."""
+    ref = weakref.ref(database)
+
+    def schema_of(table: str) -> Schema | None:
+        role = getattr(ref(), "_role", None)
+        if role is None:
+            return None
+        entry = role.core.catalog.table(table, role.core.engine.last_ts)
+        return None if entry is None else entry.schema
+
+    return schema_of

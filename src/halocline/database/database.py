@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from sys import _getframe
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from halocline.checkpoint.snapshots import list_snapshots, resolve
 from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
 from halocline.database.check import check_checkpoints, check_engine, check_log
-from halocline.database.compute_node import ComputeNode
+from halocline.database.compute_node import ComputeNode, role_now_of, schema_finder
 from halocline.database.display import database_picture
 from halocline.database.health import Health
 from halocline.database.opened import begin_of
@@ -51,7 +51,6 @@ from halocline.errors import (
 )
 from halocline.mover import Moved
 from halocline.node import FarRoute, Link, Local, LockHeldError, NearRoute, Server
-from halocline.node.faults import SchemaOf
 from halocline.node.remote_files import RemoteFiles, RemoteObjects
 from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
@@ -60,7 +59,7 @@ from halocline.options import MIB, Durability, Options, parse_duration, parse_si
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
-from halocline.schema.schema import Schema
+from halocline.schema.evolve import Alteration
 from halocline.store import Files, LocalFiles, Objects
 from halocline.txn import Core, Rerun, Transaction
 
@@ -308,6 +307,18 @@ class Database:
             txn.create_table(name, schema, primary_key, **how)
         return Table(self, name)
 
+    def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
+        """Change the columns of a table in a transaction of its own.
+
+        add: column -> type, at the end, NULL in the rows that are there. drop: names; one can be
+        used again, for a column that shows nothing of the old values. rename: old name -> new name.
+        change: column -> wider type. Several are one commit. No file is read or written, nobody
+        waits, and `at=` before the commit shows the old columns. A transaction that has written
+        the table and is still open gets ConflictError; `run` runs it again.
+        """
+        with self.begin() as txn:
+            txn.alter_table(name, **changes)
+
     def drop_table(self, name: str, if_exists: bool = False) -> None:
         """Drop a table in a transaction of its own."""
         with self.begin() as txn:
@@ -533,11 +544,11 @@ class Database:
         """Take the role that is free."""
         setting = self._setting
         if link is not None:
-            link.schema_of = self._schema_of()
+            link.schema_of = schema_finder(self)
         if self.read_only:
             self._role = ReadOnly(setting, link)
         elif link is not None:
-            self._role = ComputeNode(setting, link, self._role_now())
+            self._role = ComputeNode(setting, link, role_now_of(self))
         else:
             try:
                 self._own()
@@ -568,12 +579,12 @@ class Database:
             return found._own(role if isinstance(role, ComputeNode) else None)
 
         route = NearRoute(files.root, take_over)
-        link = Link(route, self._setting.clock, self._schema_of())
+        link = Link(route, self._setting.clock, schema_finder(self))
         link.open()
         if link.local is not None:
             return
         try:
-            self._role = role = ComputeNode(self._setting, link, self._role_now())
+            self._role = role = ComputeNode(self._setting, link, role_now_of(self))
         except BaseException:
             link.close()
             raise
@@ -587,31 +598,6 @@ class Database:
             with suppress(HaloclineError):
                 role.leave()
             raise
-
-    def _role_now(self) -> Callable[[], Role]:
-        """How a role finds the one that came after it, without keeping the database in memory."""
-        ref = weakref.ref(self)
-
-        def role_now() -> Role:
-            found = ref()
-            if found is None:
-                raise UnavailableError("the database is closed")
-            return found._role
-
-        return role_now
-
-    def _schema_of(self) -> SchemaOf:
-        """How a link finds the schema of a table, to read the keys in an error."""
-        ref = weakref.ref(self)
-
-        def schema_of(table: str) -> Schema | None:
-            role = getattr(ref(), "_role", None)
-            if role is None:
-                return None
-            entry = role.core.catalog.table(table, role.core.engine.last_ts)
-            return None if entry is None else entry.schema
-
-        return schema_of
 
     def close(self) -> None:
         """Finish what is in flight and let go of the directory. Closing twice is fine."""

@@ -24,15 +24,16 @@ from halocline.objects.columns import CHANGED, COMMIT_TS, HIDDEN, ROWID, SUCCESS
 from halocline.objects.keybytes import is_sorted
 from halocline.objects.order import sort_rows
 from halocline.rows.deletes import TombstoneRun, merge_tombstones
-from halocline.rows.page import FrozenPage
+from halocline.rows.page import FrozenPage, native_of
 from halocline.rows.resident import resident
 from halocline.rows.state import TableState
 from halocline.schema.batches import BoolArray, Int64Array
+from halocline.schema.evolve import carry, extra_ids
 from halocline.schema.schema import Schema
 
 
 def gather_rows(pages: Sequence[FrozenPage], rows: tuple[int, int], schema: Schema) -> pa.Table:
-    """All versions with RowIDs from one to another, sorted by key, then RowID."""
+    """All versions in a range of RowIDs, sorted by key, then RowID, in the shape of a schema."""
     batches: list[pa.RecordBatch] = []
     rowids: list[Int64Array] = []
     stamps: list[Int64Array] = []
@@ -40,7 +41,10 @@ def gather_rows(pages: Sequence[FrozenPage], rows: tuple[int, int], schema: Sche
         held = page.rowid_array(len(page))
         low, high = np.searchsorted(held, rows).tolist()
         if low < high:
-            batches.append(page.arrow.slice(low, high - low))
+            native = native_of(page)
+            batch = native.batch(len(native)).slice(low, high - low)
+            same = native.schema.version == schema.version and not extra_ids(schema)
+            batches.append(batch if same else carry(batch, native.schema, schema))
             rowids.append(held[low:high])
             stamps.append(page.stamp_array(len(page))[low:high])
     table = pa.Table.from_batches(batches, schema=schema.arrow)

@@ -225,7 +225,8 @@ class Mover:
     ) -> list[ObjectFile]:
         """Writes the files of a plan; tombstones `ended` up to a commit_ts, but for those that no
         snapshot from the floor on needs."""
-        schema, shelf = state.schema, state.shelf
+        # Its objects serve older snapshots too: they keep what those show of dropped columns.
+        schema, shelf = state.kept_schema(ended[1]), state.shelf
         writer = JobWriter(
             shelf.objects, schema, self._core.options, table_id=state.table_id, job_id=job.job_id
         )

@@ -57,6 +57,7 @@ from halocline.node.wire import (
 from halocline.node.workspace_wire import unpack
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.schema.evolve import follows
 from halocline.schema.schema import Schema
 from halocline.txn import Transaction
 
@@ -255,6 +256,7 @@ class Dispatch:
         return session.begin_ddl(core, request.snapshot)
 
     def _call_catalog(self, owner: Served, session: Session, request: CallCatalog) -> list[int]:
+        longest = owner.core.options.key_bytes_max
         match request.call:
             case "table":
                 entry = session.ddl(request.ddl).table(request.name)
@@ -262,9 +264,17 @@ class Dispatch:
             case "tables":
                 return [entry.id for entry in session.ddl(request.ddl).tables()]
             case "create_table":
-                longest = owner.core.options.key_bytes_max
                 schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
                 return [session.create_table(request.ddl, request.name, schema, request.layout)]
+            case "alter_table":
+                ddl = session.ddl(request.ddl)
+                entry = ddl.table(request.name)
+                if entry is None:
+                    raise ConflictError("the table was dropped by another transaction")
+                schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
+                if not follows(entry.schema, schema):
+                    raise ConflictError("the table was altered by another transaction")
+                return [ddl.alter_table(entry, schema).id]
             case "drop_table":
                 return [session.ddl(request.ddl).drop_table(request.name).id]
             case "end":

@@ -25,7 +25,15 @@ import pyarrow as pa
 from halocline.errors import CorruptionError
 from halocline.log.record import DML_A, DML_D, DML_U, Info, Record
 from halocline.objects.shelf import FILES_PER_JOB, object_key
-from halocline.rows.nodes import Append, RowNode, Update, check_rows_of_each, decode_node, table_of
+from halocline.rows.nodes import (
+    Append,
+    RowNode,
+    Update,
+    check_rows_of_each,
+    decode_node,
+    table_of,
+    version_of,
+)
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
@@ -64,6 +72,7 @@ def messages_of(record: Record, state_of: StateOf, database: str) -> list[tuple[
         if kind in (DML_A, DML_D, DML_U):
             state = state_of(table_of(payload))
             if state is not None:
+                state = state.at_version(version_of(payload))
                 nodes.append((state, decode_node(kind, payload, state.schema)))
     if info.commits > 1:
         return _of_each(record, info, nodes, database)

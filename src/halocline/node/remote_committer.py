@@ -27,6 +27,7 @@ from halocline.node.workspace_wire import pack_objects, pack_reads
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.schema.evolve import told
 from halocline.schema.schema import Schema
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.record import prepare
@@ -182,6 +183,7 @@ class RemoteDdl:
         self._snapshot = snapshot
         self._made: dict[int, TableEntry] = {}
         self._open_here = True
+        self.altered: set[int] = set()
         self.epoch = remote.link.epoch
         self.number: int = remote.link.ask(wire.BeginDdl(snapshot), int)
 
@@ -211,6 +213,14 @@ class RemoteDdl:
         entry = self._made[table_id] = nodes.table_entry(node, schema)
         self._remote.nascent[table_id] = self.number
         return entry
+
+    def alter_table(self, entry: TableEntry, schema: Schema) -> TableEntry:
+        """Give a table its next schema."""
+        self._call("alter_table", entry.name, schema.to_wire())
+        altered = entry.with_schema(schema, told(entry.schema, schema))
+        self._made[entry.id] = altered
+        self.altered.add(entry.id)
+        return altered
 
     def drop_table(self, name: str) -> TableEntry:
         """End the table of that name."""

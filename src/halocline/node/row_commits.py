@@ -25,7 +25,7 @@ from halocline.log.record import Serial
 from halocline.node.limits import read_record
 from halocline.node.wire import Commit
 from halocline.node.workspace_wire import check_targets, positions_of
-from halocline.rows.nodes import HEAD, Delete, Update, decode_node, table_of
+from halocline.rows.nodes import HEAD, Delete, Update, decode_node, read_head
 from halocline.rows.state import TableState
 from halocline.txn import Core
 from halocline.txn.row_commit import commit_rows
@@ -80,9 +80,12 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
     if len(nodes) != 1:
         raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
     ((kind, payload),) = nodes
-    state = core.engine.tables.get(table_of(payload))
+    _, table_id, _, _, version = read_head(payload)
+    state = core.engine.tables.get(table_id)
     if state is None or state.dropped_at != NEVER:
         raise ConflictError("the table was dropped by another transaction")
+    if version != state.schema.version:
+        state.check_version(version)
     node = decode_node(kind, payload, state.schema)
     if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
         raise CorruptionError("request", "a single row is an insert or an update by key")

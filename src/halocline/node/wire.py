@@ -194,7 +194,7 @@ class BeginDdl(Request, frozen=True, tag="ddl"):
     snapshot: U63
 
 
-CatalogCall = Literal["table", "tables", "create_table", "drop_table", "end"]
+CatalogCall = Literal["table", "tables", "create_table", "alter_table", "drop_table", "end"]
 
 
 class CallCatalog(Request, frozen=True, tag="catalog"):
@@ -204,7 +204,7 @@ class CallCatalog(Request, frozen=True, tag="catalog"):
     ddl: U63
     name: Name = ""
     schema: dict[str, Any] | None = None
-    """Of a table that is created."""
+    """Of a table that is created or altered."""
     layout: Name = ""
 
 

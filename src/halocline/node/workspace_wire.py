@@ -33,7 +33,7 @@ from halocline.node.limits import Nodes
 from halocline.node.session import Session
 from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.shelf import job_in
-from halocline.rows.nodes import Append, Delete, RowNode, Update, decode_node, table_of
+from halocline.rows.nodes import Append, Delete, RowNode, Update, decode_node, table_of, version_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
 from halocline.rows.state import TableState
@@ -111,6 +111,7 @@ def unpack(
         if kind not in (DML_A, DML_D, DML_U):
             raise CorruptionError("request", f"node type {kind} does not belong into a workspace")
         state = states.find(table_of(payload))
+        state.check_version(version_of(payload))
         table = changes.get(state.table_id)
         if table is None:
             table = changes[state.table_id] = TableChanges(state)

@@ -38,6 +38,7 @@ from halocline.objects.pool import Handle, Pool
 from halocline.objects.splice import Chunk, decode
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.options import MIB
+from halocline.schema.evolve import cast
 from halocline.schema.schema import Schema, TableColumn
 from halocline.store.objects import Objects
 
@@ -308,7 +309,7 @@ def _conformed(file: ObjectFile, values: Any, column: TableColumn) -> Any:
     if values.type == column.type:
         return values
     try:
-        return values.cast(column.type)
+        return cast(values, column.type)
     except pa.ArrowException as error:
         reason = f"column {column.id} holds {values.type}, not {column.type}: {error}"
         raise CorruptionError(file.path, reason) from error

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, get_args
 from halocline.objects.columns import Order
 from halocline.objects.zonemap import Zonemap
 
-VERSION: Final = 1
+VERSION: Final = 2
 DIGEST_BYTES: Final = 16
 
 FileKind = Literal["data", "tombstone"]
@@ -46,6 +46,10 @@ class ObjectStats:
     rowid_max: int
     commit_ts_min: int | None
     commit_ts_max: int | None
+    schema_version: int = 0
+    """The version of the table's schema whose columns it has, by the names of that version."""
+    extras: tuple[int, ...] = ()
+    """Ids of columns beside these, which older snapshots see (schema/evolve.py)."""
     zonemaps: Mapping[int, Zonemap] = field(hash=False)
     """By column id."""
 
@@ -57,24 +61,28 @@ class ObjectStats:
     def to_wire(self) -> list[Any]:
         """Plain values, for msgpack."""
         zones = {int(id): zone.to_wire() for id, zone in self.zonemaps.items()}
-        return [VERSION, *(getattr(self, name) for name in _PLAIN), zones]
+        plain = [getattr(self, name) for name in _PLAIN]
+        return [VERSION, *plain, list(self.extras), zones]
 
     @classmethod
     def from_wire(cls, wire: Any) -> ObjectStats:
         """What `to_wire` wrote; ValueError for anything else."""
         if not isinstance(wire, (list, tuple)) or not wire or wire[0] != VERSION:
             raise ValueError("object statistics of an unknown version")
-        if len(wire) != len(_PLAIN) + 2 or not isinstance(wire[-1], Mapping):
+        if len(wire) != len(_PLAIN) + 3 or not isinstance(wire[-1], Mapping):
             raise ValueError("object statistics with parts missing")
-        plain = dict(zip(_PLAIN, wire[1:-1], strict=True))
+        plain = dict(zip(_PLAIN, wire[1:-2], strict=True))
+        extras = wire[-2]
+        if not isinstance(extras, (list, tuple)) or not all(type(one) is int for one in extras):
+            raise ValueError("object statistics with wrong columns")
         for name, value in plain.items():
             if not _fits(name, value):
                 raise ValueError(f"{value!r} is not the {name} of an object")
         zones = {id: Zonemap.from_wire(zone) for id, zone in wire[-1].items()}
-        return cls(**plain, zonemaps=zones)
+        return cls(**plain, extras=tuple(extras), zonemaps=zones)
 
 
-_PLAIN: Final = tuple(name for name in ObjectStats.__slots__ if name != "zonemaps")
+_PLAIN: Final = tuple(name for name in ObjectStats.__slots__ if name not in ("extras", "zonemaps"))
 
 
 def _fits(name: str, value: Any) -> bool:

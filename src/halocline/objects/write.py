@@ -57,6 +57,7 @@ from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
 from halocline.objects.stats import FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
+from halocline.schema.evolve import extra_ids
 from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind as family
 
@@ -272,6 +273,8 @@ def _stats(
         rowid_max=rowid_max,
         commit_ts_min=stamps[0],
         commit_ts_max=stamps[1],
+        schema_version=schema.version,
+        extras=tuple(extra_ids(schema)),
         zonemaps={
             column.id: zonemap(table.column(column.name))
             for column in schema.columns

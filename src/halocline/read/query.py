@@ -132,7 +132,8 @@ def count(duck: Duck, state: TableState, ts: int) -> int:
     known, rest = count_known(plan), unclean(plan)
     if not rest.objects:
         return known
-    source = source_of(state.shelf, state.schema, rest, state.schema.arrow.empty_table())
+    empty, versions = state.schema.arrow.empty_table(), state.newest.entry.altered
+    source = source_of(state.shelf, state.schema, rest, empty, versions=versions)
     try:
         found = duck.query("select count(*) from _view", [], {"_view": source})
     except UnavailableError:

@@ -9,6 +9,9 @@
         union all select columns from read_parquet([late files]) anti join ... where _commit_ts <= S
         union all select columns from memory                  L0 and rows of the transaction itself
 
+Files from before the table was altered are read by the names that they have, and a projection shows
+them in the shape of today.
+
 DuckDB opens the files itself, reads only the columns and row groups a query needs, and pushes
 filters through the union and the joins into each scan. It never sees a file whose digest has
 not been compared with the catalog's: a damaged Parquet file may be answered with wrong rows.
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from halocline.catalog import ObjectEntry
+from halocline.catalog import ObjectEntry, SchemaVersion
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, ROWID
@@ -39,11 +42,28 @@ from halocline.read.mask import JOIN, Mask, Words, split_dirty, words_of
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import scan_objects
 from halocline.schema.batches import Int64Array
+from halocline.schema.evolve import KEPT
 from halocline.schema.schema import Schema
+from halocline.schema.types import kind
 
 if TYPE_CHECKING:
     import duckdb
 
+_TYPES: Final = {
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "integer",
+    "int64": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "varchar",
+    "binary": "blob",
+    "date32[day]": "date",
+    "time64[us]": "time",
+    "timestamp[us]": "timestamp",
+    "timestamp[us, tz=UTC]": "timestamptz",
+}
 PATTERNS: Final = frozenset("*?[")
 """In a file name these make DuckDB look for other files as well."""
 
@@ -55,6 +75,9 @@ class Source:
     columns: tuple[str, ...]
     memory: pa.Table
     shelf: Shelf
+    schema: Schema
+    versions: Sequence[SchemaVersion] = ()
+    """Every schema that the table has had: files from before an alter have those of then."""
     clean: tuple[ObjectFile, ...] = ()
     dirty: tuple[ObjectFile, ...] = ()
     late: tuple[ObjectFile, ...] = ()
@@ -94,11 +117,11 @@ class Source:
         if len(self.dead):
             less = f" as f anti join {quote(dead)} as d on f.{ROWID} = d.{ROWID}"
         parts = [
-            f"select {shown} from {self._files(files)}{tail}"
-            for files, tail in (
-                (self.clean, ""),
-                (self.dirty, less),
-                (self.late, f"{less} where {COMMIT_TS} <= {int(self.ts)}"),
+            f"select {shown} from {self._files(files, hidden)}{tail}"
+            for files, hidden, tail in (
+                (self.clean, [ROWID], ""),
+                (self.dirty, [ROWID], less),
+                (self.late, [ROWID, COMMIT_TS], f"{less} where {COMMIT_TS} <= {int(self.ts)}"),
             )
             if files
         ]
@@ -123,23 +146,43 @@ class Source:
         if named and anyway:
             raise UnavailableError(f"{named[0].key} cannot be read: {message}")
 
-    def _files(self, files: Iterable[ObjectFile]) -> str:
-        paths = ", ".join(literal(self.shelf.path_of(file)) for file in files)
-        # A folder called "year=2024" must not become a column.
-        return f"read_parquet([{paths}], hive_partitioning = false)"
+    def _files(self, files: Iterable[ObjectFile], hidden: Sequence[str] = (ROWID,)) -> str:
+        """Files as a table with the columns of today, and hidden ones."""
+        alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+        for file in files:
+            stats, path = file.stats, literal(self.shelf.path_of(file))
+            is_new = stats.schema_version == self.schema.version
+            likeness = (stats.schema_version, () if is_new else stats.extras)
+            alike.setdefault(likeness, []).append(path)
+        parts = []
+        for (version, extras), paths in alike.items():
+            # A folder called "year=2024" must not become a column.
+            text = f"read_parquet([{', '.join(paths)}], hive_partitioning = false)"
+            if len(alike) == 1 and version == self.schema.version:
+                return text
+            written = self.versions[version].schema
+            shown = [*projection(written, extras, self.schema), *hidden]
+            parts.append(f"select {', '.join(shown)} from {text}")
+        return f"({' union all '.join(parts)})"
 
 
 def source_of(
-    shelf: Shelf, schema: Schema, plan: ScanPlan, memory: pa.Table, *, rowids: bool = False
+    shelf: Shelf,
+    schema: Schema,
+    plan: ScanPlan,
+    memory: pa.Table,
+    *,
+    rowids: bool = False,
+    versions: Sequence[SchemaVersion] = (),
 ) -> Source:
     """A plan and its rows in memory, ready for DuckDB."""
     columns = (*schema.names, *([ROWID] if rowids else []))
     if not plan.objects:
-        return Source(columns=columns, memory=memory, shelf=shelf)
+        return Source(columns=columns, memory=memory, shelf=shelf, schema=schema)
     if not readable_by_others(shelf):
         tables = list(scan_objects(shelf, schema, plan, rowids=rowids))
         memory = pa.concat_tables([*(table.cast(memory.schema) for table in tables), memory])
-        return Source(columns=columns, memory=memory, shelf=shelf)
+        return Source(columns=columns, memory=memory, shelf=shelf, schema=schema)
     masks, rest = split_dirty(plan.dirty, plan.dead) if plan.dirty else ([], ())
     for mask in masks:
         _verified(shelf, mask.entries)
@@ -147,6 +190,8 @@ def source_of(
         columns=columns,
         memory=memory,
         shelf=shelf,
+        schema=schema,
+        versions=versions,
         clean=_verified(shelf, plan.clean),
         dirty=_verified(shelf, rest),
         late=_verified(shelf, plan.late),
@@ -154,6 +199,40 @@ def source_of(
         dead=plan.dead,
         ts=plan.ts,
     )
+
+
+def projection(written: Schema, extras: Sequence[int], shown: Schema) -> list[str]:
+    """The columns of one version out of a file that was written in another, as SQL.
+
+    A narrower type is tried: rows that do not fit are newer than every snapshot that asks for it.
+    """
+    names = {column.id: (column.name, column.type) for column in written.columns}
+    found = []
+    for column in shown.columns:
+        name, type = names.get(column.id, ("", None))
+        if not name and column.id in extras:
+            name = f"{KEPT}{column.id}"
+        if not name:
+            text = f"cast(null as {type_sql(column.type)})"
+        elif type == column.type:
+            text = quote(name)
+        else:
+            text = f"try_cast({quote(name)} as {type_sql(column.type)})"
+        found.append(f"{text} as {quote(column.name)}")
+    return found
+
+
+def type_sql(type: pa.DataType) -> str:
+    """A canonical type as DuckDB names it."""
+    family = kind(type)
+    if family == "list":
+        return f"{type_sql(type.value_type)}[]"
+    if family == "struct":
+        fields = [type.field(at) for at in range(type.num_fields)]
+        return f"struct({', '.join(f'{quote(one.name)} {type_sql(one.type)}' for one in fields)})"
+    if family == "decimal":
+        return f"decimal({int(type.precision)}, {int(type.scale)})"
+    return _TYPES[str(type)]
 
 
 def readable_by_others(shelf: Shelf) -> bool:

@@ -153,7 +153,8 @@ class View(NamedTuple):
         if own is not None:
             tables = [_with_ids(*pair, ids) for pair in own.tables()]
             memory = pa.concat_tables([memory, *tables]) if tables else memory
-        return source_of(state.shelf, state.schema, plan, memory, rowids=ids)
+        versions = state.newest.entry.altered
+        return source_of(state.shelf, state.schema, plan, memory, rowids=ids, versions=versions)
 
     def _locate(self, keys: Sequence[Any]) -> tuple[Located, list[Seen | None]]:
         """Versions of the table, less those of keys that the reader has written; and these."""

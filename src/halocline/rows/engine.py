@@ -34,7 +34,7 @@ from halocline.log.record import (
 )
 from halocline.objects import Shelf
 from halocline.options import Options
-from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table_of
+from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table_of, version_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.state import TableState
@@ -187,8 +187,9 @@ class EngineState:
         objects: list[tuple[int, bytes]] = []
         for kind, payload in record.nodes:
             if kind in (DML_A, DML_D, DML_U):
-                schema = self._known(table_of(payload)).schema
-                nodes.append(decode_node(kind, payload, schema))
+                state = self._known(table_of(payload))
+                node = decode_node(kind, payload, state.schema_at(version_of(payload)))
+                nodes.append(node)
             elif kind in OBJECT_NODES:
                 objects.append((kind, payload))
             else:
@@ -198,17 +199,21 @@ class EngineState:
         reshapes = decode_reshapes(objects) if objects else ()
         for reshape in reshapes:
             self._known(reshape.table_id)
+        for node in nodes:
+            self.tables[node.table_id].open_page(node.version)
         self.fold(info, nodes, reshapes)
 
     def add_table(self, entry: TableEntry) -> TableState:
         """A table the catalog knows now; a dropped one keeps its state until it is forgotten."""
         state = self.tables.get(entry.id)
+        longest = self.options.key_bytes_max
+        if entry.schema.key_bytes_max != longest:
+            entry = replace(entry, schema=replace(entry.schema, key_bytes_max=longest))
         if state is None:
-            longest = self.options.key_bytes_max
-            if entry.schema.key_bytes_max != longest:
-                entry = replace(entry, schema=replace(entry.schema, key_bytes_max=longest))
             state = self.new_table(entry)
             self.tables[entry.id] = state
+        elif entry.schema.version > state.schema.version:
+            state = self.tables[entry.id] = state.succeed(entry)
         else:
             state.set_entry(entry)
         return state

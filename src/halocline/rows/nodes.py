@@ -9,8 +9,8 @@ A node payload starts with a head of 28 bytes:
     version 1 | form 1 | flags 2 | table id 8 | schema version 4 | first RowID 8 | count 4
 
 The RowID is written as zero and patched in place under the commit lock, when it is known. `count`
-is the number of rows, or of versions that end. Tables have one schema, version 0. The one flag is
-AMOUNTS; what is not known is refused. Then the rows:
+is the number of rows, or of versions that end. The rows are in that version of the table's schema,
+0 until it is altered. The one flag is AMOUNTS; what is not known is refused. Then the rows:
 
     form 0   msgpack: Append [rows], Update [changed ids, targets, rows], Delete [targets, keys]
     form 1   Arrow IPC stream, LZ4: the rows, with `_target` beside them in Update and Delete;
@@ -80,6 +80,8 @@ class Append(msgspec.Struct):
     """Of `rows`, where they are known already."""
     body: bytes = b""
     """What follows the head, where the rows came as bytes: they are not encoded again."""
+    version: int = 0
+    """Of the schema, beside `body` and in what was decoded."""
 
     @property
     def count(self) -> int:
@@ -101,6 +103,7 @@ class Update(msgspec.Struct):
     body: bytes = b""
     amounts: bool = False
     """Do the rows hold amounts in the columns that are added to? Never in the log."""
+    version: int = 0
 
     @property
     def count(self) -> int:
@@ -118,6 +121,7 @@ class Delete(msgspec.Struct):
     """Rows that take their place, 0: none. In the log they are those of objects that the same
     commit brings, and the form is the bulk form."""
     changed: tuple[int, ...] = ()
+    version: int = 0
 
     @property
     def count(self) -> int:
@@ -136,7 +140,8 @@ def encode_node(node: RowNode, schema: Schema | None) -> tuple[int, bytes]:
         kind, many = (DML_A if isinstance(node, Append) else DML_U), node.count
         form, body = (ROWS, node.body) if node.body else _rows_body(node, schema)
     flags = AMOUNTS if isinstance(node, Update) and node.amounts else 0
-    return kind, _pack_head(VERSION, form, flags, node.table_id, 0, 0, many) + body
+    version = node.version if schema is None else schema.version
+    return kind, _pack_head(VERSION, form, flags, node.table_id, version, 0, many) + body
 
 
 def _rows_body(node: Append | Update, schema: Schema | None) -> tuple[int, bytes]:
@@ -178,15 +183,21 @@ def table_of(payload: bytes | memoryview) -> int:
     return read_head(payload, AMOUNTS)[1]
 
 
-def read_head(payload: bytes | memoryview, known: int = 0) -> tuple[int, int, int, int]:
-    """(form, table id, first RowID, count); CorruptionError for a flag that is not `known`."""
+def version_of(payload: bytes | memoryview) -> int:
+    """The version of the schema that the rows of a DML node payload are in."""
+    return read_head(payload, AMOUNTS)[4]
+
+
+def read_head(payload: bytes | memoryview, known: int = 0) -> tuple[int, int, int, int, int]:
+    """(form, table id, first RowID, count, schema version); CorruptionError for a flag that is not
+    `known`."""
     if len(payload) < HEAD.size:
         raise CorruptionError("log", "a node is shorter than its head")
     version, form, flags, table_id, schema_version, first, many = _unpack_head(payload)
-    if version != VERSION or flags & ~known or schema_version:
-        reason = f"node version {version}, flags {flags:#x}, schema version {schema_version}"
+    if version != VERSION or flags & ~known:
+        reason = f"node version {version}, flags {flags:#x}"
         raise CorruptionError("log", f"{reason}: not known to this program")
-    return form, table_id, first, many
+    return form, table_id, first, many, schema_version
 
 
 def decode_node(
@@ -196,7 +207,10 @@ def decode_node(
 
     `amounts`: may it be an update that holds amounts?
     """
-    form, table_id, first, many = read_head(payload, AMOUNTS if amounts and kind == DML_U else 0)
+    flags = AMOUNTS if amounts and kind == DML_U else 0
+    form, table_id, first, many, version = read_head(payload, flags)
+    if version != schema.version:
+        raise CorruptionError("log", f"a node of table {table_id} is in another schema")
     body = memoryview(payload)[HEAD.size :]
     try:
         if form == ROWS:
@@ -208,6 +222,7 @@ def decode_node(
         found = len(node.targets) if isinstance(node, Delete) else node.count
         if found != many:
             raise ValueError(f"it has {found} rows, not {many}")
+        node.version = version
         if isinstance(node, Update):
             node.amounts = bool(payload[FLAGS_AT])
     except (OSError, TypeError, ValueError, KeyError, StructError, _Encoding, _Arrow) as error:

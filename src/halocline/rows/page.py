@@ -1,6 +1,7 @@
 """Pages: where the rows of L0 are kept.
 
     ActivePage (row tuples) --full, or a bulk batch arrives--> FrozenPage (one Arrow batch)
+          '--------- the table is altered ----------------------> AlteredPage (either, shown anew)
 
 Each row version has a RowID; a page holds the versions of one ascending run of RowIDs, so a RowID
 finds its row by subtraction. Beside each row stands its commit timestamp. Pages have no other MVCC
@@ -29,6 +30,7 @@ import pyarrow as pa
 
 from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.compiled import Row
+from halocline.schema.evolve import carry
 from halocline.schema.schema import Schema
 
 _NONE: Int64Array = np.zeros(0, dtype=np.int64)
@@ -148,9 +150,9 @@ class FrozenPage:
     """A closed page: one Arrow batch, a stamp array (or one stamp for all)."""
 
     __slots__ = (
+        "_arrow",
         "_reader",
         "_size_bytes",
-        "arrow",
         "cells",
         "end",
         "marks",
@@ -173,7 +175,7 @@ class FrozenPage:
     ) -> None:
         self.schema = schema
         self.start = start
-        self.arrow = arrow
+        self._arrow = arrow
         self.stamps = stamps
         self.marks = Marks() if marks is None else marks
         self.rowids = rowids  # None: ascending without gaps from `start`
@@ -184,7 +186,12 @@ class FrozenPage:
         """Once a row was read, and if no RowID is missing: row by offset (see TableState.row)."""
 
     def __len__(self) -> int:
-        return int(self.arrow.num_rows)
+        return int(self._arrow.num_rows)
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        """The rows, in the schema of the page."""
+        return self._arrow
 
     @property
     def size_bytes(self) -> int:
@@ -261,7 +268,69 @@ class FrozenPage:
         return -1
 
 
+class AlteredPage(FrozenPage):
+    """A closed page of an older version of the schema, shown in that of another.
+
+    The rows are carried into it when they are first read, and never rewritten: `native` keeps them
+    as they came, for older snapshots and for the mover.
+    """
+
+    __slots__ = ("_carried", "native")
+
+    def __init__(self, native: Page, schema: Schema) -> None:
+        super().__init__(
+            schema,
+            native.start,
+            schema.to_arrow(()),
+            native.stamp_array(len(native)),
+            marks=native.marks,
+            rowids=native.rowids if isinstance(native, FrozenPage) else None,
+            end=native.end,
+        )
+        self.native = native
+        self._carried: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        carried = self._carried
+        if carried is None:
+            native = self.native
+            carried = carry(native.batch(len(native)), native.schema, self.schema)
+            self._carried = carried
+        return carried
+
+    @property
+    def size_bytes(self) -> int:
+        return self.native.size_bytes
+
+    def without(self, gone: BoolArray) -> AlteredPage:
+        native = self.native
+        frozen = native.freeze() if isinstance(native, ActivePage) else native
+        return AlteredPage(frozen.without(gone), self.schema)
+
+
 Page = ActivePage | FrozenPage
+
+
+def native_of(page: Page) -> Page:
+    """The page as its rows came."""
+    return page.native if isinstance(page, AlteredPage) else page
+
+
+def shown_in(page: Page, schema: Schema) -> Page:
+    """A closed page in the shape of a version that is not older than its rows.
+
+    Rows of a newer version are left as they are: no snapshot of that schema sees them.
+    """
+    native = native_of(page)
+    if native.schema.version >= schema.version:
+        return native
+    if page.schema.version == schema.version:
+        return page
+    return AlteredPage(native, schema)
 
 
 def cut_pages(

@@ -39,6 +39,7 @@ from halocline.rows.nodes import (
     check_rows_of_each,
     decode_node,
     table_of,
+    version_of,
 )
 from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
@@ -72,7 +73,8 @@ def redo(engine: EngineState, record: Record, bounds: Mapping[int, Bounds]) -> i
         if bound is not None and last >= bound.need_ts:
             state = engine.tables[table_id]
             engine.folded.add(table_id)
-            node = decode_node(kind, payload, state.schema)
+            node = decode_node(kind, payload, state.schema_at(version_of(payload)))
+            state.open_page(node.version)
             if info.commits > 1:
                 check_rows_of_each(info, [node], len(record.nodes))
                 _redo_rows_of_each(state, node, info, bound)
@@ -126,7 +128,7 @@ def _ends_from(state: TableState, node: Update | Delete, lowest: int) -> Delete:
     if isinstance(node, Update):
         after = np.arange(node.first_rowid, node.first_rowid + node.count, dtype=np.int64)
         if node.table is None:
-            key_of = state.key_of
+            key_of = state.row_key_of
             keys = [None if key_of is None else key_of(row) for row in node.rows]
     places = np.flatnonzero(targets >= lowest)
     left: Sequence[int] | Int64Array = targets[places]

@@ -40,7 +40,7 @@ FRONT: Final = Struct("<" + "".join(_FORMATS))
 """Everything in front of the rows, in a commit of one node without a token."""
 _FRONT_BYTES: Final = FRONT.size
 _AFTER_LENGTH: Final = _FRONT_BYTES - HEAD.size
-_PLAIN: Final = (INFO.size, 0, 1, DML_A, VERSION, ROWS, 0, 0)
+_PLAIN: Final = (INFO.size, 0, 1, DML_A, VERSION, ROWS, 0)
 _ROWS_MAX: Final = 1024
 _ONE_ITEM: Final = b"\x91"
 _unpack_front = FRONT.unpack_from
@@ -64,6 +64,7 @@ class RowRun:
         "_serials",
         "_table_id",
         "_ts",
+        "_version",
         "_walls",
     )
 
@@ -74,7 +75,7 @@ class RowRun:
         self._walls: list[int] = []
         self._serials: list[Serial] = []
         """Of all transactions from the first on that has one."""
-        self._table_id = self._ts = self._rowid = 0
+        self._table_id = self._ts = self._rowid = self._version = 0
         """The table, and the timestamp and RowID that come next."""
 
     def fold(self, entry: Entry) -> None:
@@ -118,17 +119,22 @@ class RowRun:
         end = len(payload)
         if flags == HAS_SERIALS:
             flags, end = 0, end - SERIAL.size * count
-        if (info, flags, nodes, dml, version, form, node_flags, schema_version) != _PLAIN:
+        if (info, flags, nodes, dml, version, form, node_flags) != _PLAIN:
             return False
         if many != count or length != end - _AFTER_LENGTH:
             return False
         if not self._entries:
-            if table_id not in self._engine.tables:
+            state = self._engine.tables.get(table_id)
+            if state is None or not (
+                schema_version == state.schema.version == state.shape.active.schema.version
+            ):
                 return False
+            self._version = schema_version
         elif (
             ts != self._ts
             or rowid != self._rowid
             or table_id != self._table_id
+            or schema_version != self._version
             or len(self._walls) >= _ROWS_MAX
         ):
             return False

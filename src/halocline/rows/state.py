@@ -18,6 +18,10 @@ Reading beside the fold needs no lock:
   swapped. A reader takes it once, after it has looked at the deletion buffer: what leaves the
   buffer is in the objects of the shape before it goes.
 
+A state speaks one version of the schema for ever. When the table is altered, another state takes
+over (`succeed`), and this one becomes a PastState: a view of its successor in the old shape, which
+is what transactions that hold it, and snapshots from before, go on reading.
+
 Invariants
 - RowIDs rise with commit order; a page covers an ascending range and ranges never overlap.
 - Every change happens under the commit lock of the database.
@@ -29,26 +33,49 @@ Not here: which columns clash (txn/conflict.py), bytes (nodes.py), undo GC (undo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from halocline.catalog import TableEntry
+from halocline.errors import ConflictError, CorruptionError
 from halocline.objects import Finder, Shelf
 from halocline.objects.columns import rowid_schema, tombstone_schema
 from halocline.objects.stats import FileKind
 from halocline.rows.deletes import DeletionBuffer, TombstoneRun
 from halocline.rows.memtree import MemTree, Run
 from halocline.rows.nodes import Append, Delete, RowNode, Update
-from halocline.rows.page import ActivePage, FrozenPage, Page, cut_pages
+from halocline.rows.page import (
+    ActivePage,
+    AlteredPage,
+    FrozenPage,
+    Page,
+    cut_pages,
+    native_of,
+    shown_in,
+)
 from halocline.rows.reshape import Reshape
 from halocline.rows.tier import Tier
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
+from halocline.schema.evolve import widened
+from halocline.schema.schema import Schema
+
+_MOVING: Final = (
+    "flushed_ts",
+    "ghosts",
+    "last_ts",
+    "moved_rowid",
+    "next_rowid",
+    "trimmed_ts",
+    "undone",
+)
+"""What changes in a state besides its shape, and passes on to its successor."""
 
 
 class Shape(NamedTuple):
@@ -91,17 +118,22 @@ class TableState:
         "key_of",
         "last_ts",
         "moved_rowid",
+        "newest",
         "next_rowid",
         "owes",
         "page_rows",
+        "pasts",
         "schema",
         "shape",
         "shelf",
+        "shown",
         "table_id",
         "tree",
         "trimmed_ts",
         "turn",
         "undone",
+        "valid_from",
+        "valid_until",
     )
 
     def __init__(
@@ -114,6 +146,13 @@ class TableState:
     ) -> None:
         self.table_id = entry.id
         self.schema = entry.schema
+        self.newest: TableState = self
+        """Who holds the rows: this state, until the table is altered."""
+        self.pasts: dict[int, TableState] = {}
+        """Views of this state in older versions of the schema."""
+        self.shown: tuple[Shape, Shape] | None = None
+        """Of a PastState: the newest shape, and what it made of that."""
+        self.valid_from = entry.versions()[-1].commit_ts
         self.set_entry(entry)
         self.key_of = entry.schema.key_of if entry.schema.primary_key else None
         self.page_rows = page_rows
@@ -145,6 +184,9 @@ class TableState:
         self.entry = entry
         self.created_at = entry.created_at
         self.dropped_at = entry.dropped_at
+        self.valid_until = entry.dropped_at
+        """Snapshots from `valid_from` on and before this see the table in this schema."""
+        self.valid_from = entry.versions()[-1].commit_ts
 
     # The fold, under the commit lock.
 
@@ -191,7 +233,7 @@ class TableState:
 
     def _append(self, node: Append, ts: int, count: int) -> None:
         """New versions, row by row: the form that small commits have."""
-        rows, first, key_of = node.rows, node.first_rowid, self.key_of
+        rows, first, key_of = node.rows, node.first_rowid, self.row_key_of
         many = len(rows)
         self._store(first, rows, range(ts, ts + count) if count > 1 else (ts,) * many)
         if key_of is not None:
@@ -204,18 +246,18 @@ class TableState:
         """New versions as Arrow: they become frozen pages without being touched."""
         self._close()
         starts, pages = [], []
-        rowid = first_rowid
+        rowid, schema = first_rowid, self.shape.active.schema
         for batch in table.to_batches(max_chunksize=self.page_rows):
             if batch.num_rows:
                 starts.append(rowid)
-                pages.append(FrozenPage(self.schema, rowid, batch, ts))
+                pages.append(self._shown(FrozenPage(schema, rowid, batch, ts)))
                 rowid += batch.num_rows
         shape = self.shape
         self.next_rowid = rowid
         self.shape = Shape(
             (*shape.starts, *starts),
             (*shape.pages, *pages),
-            ActivePage(self.schema, rowid),
+            ActivePage(schema, rowid),
             shape.tier,
         )
         self.owes = True
@@ -224,7 +266,7 @@ class TableState:
 
     def _update(self, node: Update, ts: int) -> None:
         """Versions that end and live on as a successor with the same key, row by row."""
-        key_of = self.key_of
+        key_of = self.row_key_of
         for rowid, (target, row) in enumerate(
             zip(node.targets, node.rows, strict=True), node.first_rowid
         ):
@@ -307,6 +349,76 @@ class TableState:
             if entry.kind == "data":  # RowIDs of a job are not issued again
                 self.next_rowid = max(self.next_rowid, entry.stats.rowid_max + 1)
         self.flushed_ts = max(self.flushed_ts, node.flushed_ts)
+
+    # Versions of the schema.
+
+    def succeed(self, entry: TableEntry) -> TableState:
+        """The state of the altered table, which holds everything from now on."""
+        fresh = TableState(
+            entry, page_rows=self.page_rows, first_rowid=self.next_rowid, shelf=self.shelf
+        )
+        for name in _MOVING:
+            setattr(fresh, name, getattr(self, name))
+        fresh.tree, fresh.deletes, fresh.turn = self.tree, self.deletes, self.turn
+        self._close()
+        pages = tuple(AlteredPage(native_of(page), entry.schema) for page in self.shape.pages)
+        active = ActivePage(entry.schema, self.shape.active.start)
+        fresh.shape = Shape(self.shape.starts, pages, active, self.shape.tier)
+        fresh.owes = True
+        fresh.pasts = {**self.pasts, self.schema.version: self}
+        self.valid_until = fresh.valid_from
+        for past in fresh.pasts.values():
+            past.newest = fresh
+        self.pasts = {}
+        # In one step for readers that hold it: from here on it reads what its successor has.
+        self.__class__ = PastState
+        return fresh
+
+    def at_version(self, version: int) -> TableState:
+        """The table as a version of its schema shows it."""
+        newest = self.newest
+        if version == newest.schema.version:
+            return newest
+        past = newest.pasts.get(version)
+        if past is None:
+            past = newest.pasts.setdefault(version, _past(newest, version))
+        return past
+
+    def schema_at(self, version: int) -> Schema:
+        """The schema that rows of a version were written in."""
+        schema = self.entry.schema_at(version)
+        if schema is None:
+            reason = f"table {self.table_id} has no version {version} of its schema"
+            raise CorruptionError("log", reason)
+        return self.schema if schema.version == self.schema.version else schema
+
+    def check_version(self, version: int) -> None:
+        """ConflictError when a commit was prepared in another version of the schema."""
+        if version != self.schema.version:
+            raise ConflictError(
+                "the table was altered by another transaction",
+                table=self.entry.name,
+                winner_ts=self.valid_from,
+            )
+
+    @property
+    def row_key_of(self) -> Callable[[Row], Any] | None:
+        """`key_of` for rows that are folded now; in replay they may be of an older version."""
+        return None if self.key_of is None else self.shape.active.schema.key_of
+
+    def open_page(self, version: int) -> None:
+        """Rows of this version come next: replay meets those of older ones."""
+        if self.shape.active.schema.version != version:
+            self._close()
+            active = ActivePage(self.schema_at(version), self.shape.active.start)
+            self.shape = self.shape._replace(active=active)
+
+    def kept_schema(self, floor: int) -> Schema:
+        """The newest schema, and what snapshots from the floor on show besides."""
+        versions = self.entry.versions()
+        ends = [one.commit_ts for one in versions[1:]]
+        seen = [one.schema for one, end in zip(versions, ends, strict=False) if end > floor]
+        return widened(self.schema, seen)
 
     def skip_to(self, rowid: int) -> None:
         """Leave a gap: RowIDs below were promised to an earlier epoch or to a job."""
@@ -397,14 +509,19 @@ class TableState:
     def _close(self, next_start: int = 0) -> ActivePage:
         """Put the active page among the closed ones and start another."""
         shape = self.shape
-        fresh = ActivePage(self.schema, next_start or shape.active.end)
-        if len(shape.active):
-            starts, pages = (*shape.starts, shape.active.start), (*shape.pages, shape.active)
+        active = shape.active
+        fresh = ActivePage(active.schema, next_start or active.end)
+        if len(active):
+            starts, pages = (*shape.starts, active.start), (*shape.pages, self._shown(active))
             self.shape = Shape(starts, pages, fresh, shape.tier)
             self.owes = True
         else:
             self.shape = Shape(shape.starts, shape.pages, fresh, shape.tier)
         return fresh
+
+    def _shown(self, page: Page) -> Page:
+        schema = self.schema
+        return page if page.schema.version == schema.version else AlteredPage(page, schema)
 
     def _mark(self, target: int, ts: int) -> None:
         active = self.shape.active
@@ -422,3 +539,47 @@ class TableState:
     @staticmethod
     def _arange(first: int, count: int) -> Int64Array:
         return np.arange(first, first + count, dtype=np.int64)
+
+
+class PastState(TableState):
+    """A table as an older version of its schema shows it. What changes is asked of the newest."""
+
+    __slots__ = ()
+
+    def past_shape(self) -> Shape:
+        """The newest shape, its pages in this schema."""
+        newest, shown = self.newest.shape, self.shown
+        if shown is None or shown[0] is not newest:
+            active, schema = newest.active, self.schema
+            # Its rows are newer than every snapshot of this schema: only their number counts.
+            view = ActivePage(schema, active.start)
+            view.rows, view.stamps, view.marks = active.rows, active.stamps, active.marks
+            pages = tuple(shown_in(page, schema) for page in newest.pages)
+            shown = newest, Shape(newest.starts, pages, view, newest.tier)
+            self.shown = shown
+        return shown[1]
+
+
+def _past(newest: TableState, version: int) -> TableState:
+    """The view that a state which was not there at that time would have left."""
+    versions = newest.entry.versions()
+    entry = replace(newest.entry, schema=versions[version].schema)
+    past = TableState(entry, page_rows=newest.page_rows, shelf=newest.shelf)
+    past.tree, past.deletes, past.turn = newest.tree, newest.deletes, newest.turn
+    past.valid_from = versions[version].commit_ts
+    past.valid_until = versions[version + 1].commit_ts
+    past.newest = newest
+    past.__class__ = PastState
+    return past
+
+
+def _of_newest(name: str) -> property:
+    def change(self: TableState, value: Any) -> None:
+        setattr(self.newest, name, value)
+
+    return property(lambda self: getattr(self.newest, name), change)
+
+
+_VIEWS: Final = {name: _of_newest(name) for name in (*_MOVING, "owes", "created_at", "dropped_at")}
+for _name, _view in (*_VIEWS.items(), ("shape", property(PastState.past_shape))):
+    setattr(PastState, _name, _view)

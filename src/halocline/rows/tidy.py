@@ -19,6 +19,7 @@ from halocline.rows.state import Shape, TableState
 
 def tidy(state: TableState, commit_lock: Lock) -> None:
     """Freeze what is closed and merge what has piled up. Safe to call from any thread."""
+    state = state.newest  # it may have been altered since
     state.owes = False
     closed = [page for page in state.shape.pages if isinstance(page, ActivePage)]
     frozen = {page.start: page.freeze() for page in closed}
@@ -54,6 +55,7 @@ def _worth_merging(runs: tuple[R, ...]) -> tuple[R, ...]:
 
 
 def _swap_pages(state: TableState, frozen: dict[int, FrozenPage]) -> None:
+    state = state.newest
     shape = state.shape
     pages: list[Page] = []
     for page in shape.pages:

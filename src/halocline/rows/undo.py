@@ -35,6 +35,7 @@ def collect(state: TableState, floor: int, commit_lock: Lock, *, follows: bool =
     such a row in an object. So it keeps tombstones, until a flush has passed them (trim.py).
     """
     removed: list[Int64Array] = []
+    state = state.newest
     with state.turn:
         for page in state.shape.pages:
             # Asked without the lock first: most pages have nothing to give, and marks only grow.
@@ -51,6 +52,7 @@ def collect(state: TableState, floor: int, commit_lock: Lock, *, follows: bool =
 
 def _thin(state: TableState, page: FrozenPage, floor: int) -> Int64Array:
     """Cut the dead rows out of one page and swap it. Caller holds the commit lock."""
+    state = state.newest
     dead = _ended_by(state, page, floor)
     shape = state.shape
     place = bisect_left(shape.starts, page.start)
@@ -105,6 +107,7 @@ def forget_objects(state: TableState, bound: int, commit_lock: Lock) -> list[Obj
     ended = [one for one in state.shape.tier.by_id.values() if one.deleted_at <= bound]
     if ended:
         with commit_lock:
+            state = state.newest
             shape = state.shape
             tier = shape.tier.without({one.id for one in ended})
             state.shape = Shape(shape.starts, shape.pages, shape.active, tier)

@@ -67,6 +67,7 @@ class Stored(NamedTuple):
     columns: list[Defined]
     key: tuple[int, ...]
     last_id: int
+    version: int
     comment: str
 
 
@@ -87,6 +88,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     columns: list[tuple[int, str, str, bool, Properties]]
     key: list[int]
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
+    version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     comment: str = ""
 
 
@@ -176,7 +178,14 @@ def read_stored(wire: Any) -> Stored:
     if any(columns[at].nullable for at in key):
         raise SchemaError("the stored schema has a nullable primary key")
     comment = check_comment(read.comment)
-    return Stored(ids=ids, columns=columns, key=key, last_id=read.last_id, comment=comment)
+    return Stored(
+        ids=ids,
+        columns=columns,
+        key=key,
+        last_id=read.last_id,
+        version=read.version,
+        comment=comment,
+    )
 
 
 def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Defined:

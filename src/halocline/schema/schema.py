@@ -86,6 +86,8 @@ class Schema:
     last_id: int
     comment: str = ""
     key_bytes_max: int = keys.KEY_BYTES_MAX
+    version: int = 0
+    """How often the table had been altered; evolve.py makes the next."""
 
     @classmethod
     def define(
@@ -362,6 +364,7 @@ class Schema:
             ],
             "key": [self.columns[at].id for at in self.key_positions],
             "last_id": self.last_id,
+            "version": self.version,
             **({"comment": self.comment} if self.comment else {}),
         }
 
@@ -381,6 +384,7 @@ class Schema:
             last_id=stored.last_id,
             comment=stored.comment,
             key_bytes_max=key_bytes_max,
+            version=stored.version,
         )
 
     # What the functions above are made of

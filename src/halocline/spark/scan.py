@@ -33,6 +33,7 @@ from halocline.read.predicate import compile_where
 from halocline.read.scan import memory_table, take_plan
 from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
+from halocline.schema.evolve import KEPT
 from halocline.schema.schema import Schema
 from halocline.spark.condition import check_where
 from halocline.spark.dialect import translate_where
@@ -127,9 +128,50 @@ def plan_frame(
 
 
 def _read(session: SparkSession, state: TableState, entries: Sequence[ObjectEntry]) -> DataFrame:
+    """Files with the columns of today: one scan for each version of the schema, by its own names.
+
+    Spark can read columns by their ids, and is wrong about filters then. This keeps push-down.
+    """
     state.shelf.check_root()
-    paths = [_path(state, entry) for entry in entries]
-    return read_files(session, paths, spark_schema(state.schema.arrow, hidden=True))
+    alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+    for entry in entries:
+        version = entry.stats.schema_version
+        extras = () if version == state.schema.version else entry.stats.extras
+        alike.setdefault((version, extras), []).append(_path(state, entry))
+    shown = spark_schema(state.schema.arrow, hidden=True)
+    parts = []
+    for (version, extras), paths in alike.items():
+        if version == state.schema.version:
+            part = read_files(session, paths, shown)
+        else:
+            fields, texts = _projection(state, version, extras)
+            part = read_files(session, paths, spark_schema(fields, hidden=True))
+            part = part.selectExpr(*texts, ROWID, COMMIT_TS)
+        parts.append(part if len(alike) == 1 else part.select(*shown.names))
+    return reduce(DataFrame.unionAll, parts)
+
+
+def _projection(
+    state: TableState, version: int, extras: Sequence[int]
+) -> tuple[pa.Schema, list[str]]:
+    """What to read of files of an older version, and how it becomes the columns of today."""
+    versions = state.newest.entry.altered
+    inside = {one.id: (one.name, one.type) for one in versions[version].schema.columns}
+    for older in versions:
+        kept = [one for one in older.schema.columns if one.id in extras]
+        inside |= {one.id: (f"{KEPT}{one.id}", one.type) for one in kept}
+    types = spark_schema(state.schema.arrow)
+    fields, texts = [], []
+    for column in state.schema.columns:
+        wanted = types[column.name].dataType.simpleString()
+        name, type = inside.get(column.id, ("", None))
+        if not name:
+            text = f"cast(null as {wanted})"
+        else:
+            fields.append(pa.field(name, type))
+            text = quoted(name) if type == column.type else f"try_cast({quoted(name)} as {wanted})"
+        texts.append(f"{text} as {quoted(column.name)}")
+    return pa.schema(fields), texts
 
 
 def _path(state: TableState, entry: ObjectEntry) -> str:

@@ -239,6 +239,12 @@ class Committer:
             entry = self.engine.catalog.table_by_id(changes.entry.id)
             if changes.entry.id in txn.created:
                 continue
+            if entry is not None and entry.schema.version != changes.schema.version:
+                raise ConflictError(
+                    "the table was altered by another transaction",
+                    table=changes.entry.name,
+                    winner_ts=entry.versions()[-1].commit_ts,
+                )
             if entry is None or entry.dropped_at != NEVER:
                 dropped_at = self.engine.catalog.last_ddl_ts if entry is None else entry.dropped_at
                 if txn.snapshot < dropped_at:
@@ -321,8 +327,9 @@ class Committer:
         engine.fold_nodes(commit_ts, 1, prepared.nodes, prepared.reshapes)
 
     def _define(self, txn: Workspace, ddl: CatalogTxn, commit_ts: int) -> None:
+        altered = ddl.altered
         ddl.commit(commit_ts)
-        for table_id in (*txn.created, *txn.dropped):
+        for table_id in (*txn.created, *txn.dropped, *altered):
             entry = self.engine.catalog.table_by_id(table_id)
             if entry is not None:
                 self.engine.add_table(entry)

@@ -251,14 +251,14 @@ class Core:
         """A table's state by the name a caller used; None sends the caller the long way.
 
         0.15 us against 0.5 us through the catalog. An entry of this cache says itself whether it
-        is still right: a table that was dropped, or dropped and made again, ended before.
+        is still right: a table that was dropped, altered, or dropped and made again, ended before.
         """
         if not isinstance(name, str):
             return None
         state = self._states.get(name)
         if (
             state is not None
-            and state.created_at <= snapshot < state.dropped_at
+            and state.valid_from <= snapshot < state.valid_until
             and not self.closed
         ):
             return state
@@ -266,8 +266,9 @@ class Core:
             return None
         entry = self.catalog.table(name, snapshot)
         state = None if entry is None else self.engine.tables.get(entry.id)
-        if state is not None:
-            self._states[name] = state
+        if entry is None or state is None:
+            return None
+        state = self._states[name] = state.at_version(entry.schema.version)
         return state
 
     def forget(self, table_ids: Iterable[int]) -> None:

@@ -40,12 +40,14 @@ def row_node(single: Single, body: bytes = b"") -> Append | Update:
     """The node of one row; `body` are its bytes, if they are there already."""
     state, key, row, target, changed = single
     if not target:
-        body = body or encode_rows((row,))
-        return Append(state.table_id, (row,), None, None, 0, (key,), body)
+        body, version = body or encode_rows((row,)), state.schema.version
+        return Append(state.table_id, (row,), None, None, 0, (key,), body, version)
     schema = state.schema
     ids = schema.ids_of(changed) if len(changed) > 1 else (schema.columns[changed[0]].id,)
     body = body or encode_rows((ids, (target,), (row,)))
-    return Update(state.table_id, (target,), ids, (row,), None, (key,), None, 0, body)
+    node = Update(state.table_id, (target,), ids, (row,), None, (key,), None, 0, body)
+    node.version = schema.version
+    return node
 
 
 def encode_row(node: Append | Update, txn_id: int, epoch: int) -> bytearray:
@@ -58,7 +60,7 @@ def encode_row(node: Append | Update, txn_id: int, epoch: int) -> bytearray:
     # fmt: off
     front = _pack_front(
         txn_id, _INFO_BYTES, 0, 0, epoch, 1, 0, 1, kind, _HEAD_BYTES + len(body),
-        VERSION, ROWS, 0, node.table_id, 0, 0, 1,
+        VERSION, ROWS, 0, node.table_id, node.version, 0, 1,
     )
     # fmt: on
     return bytearray(front + body)
@@ -205,7 +207,8 @@ def _node(singles: Sequence[Single], bodies: Sequence[bytes]) -> Append | Update
         return row_node(singles[0], bodies[0])
     keys, rows = [one[1] for one in singles], [one[2] for one in singles]
     body = b"".join((array_head(len(rows)), *(one[1:] for one in bodies)))
-    return Append(singles[0][0].table_id, rows, keys=keys, body=body)
+    state = singles[0][0]
+    return Append(state.table_id, rows, keys=keys, body=body, version=state.schema.version)
 
 
 def _plain(engine: EngineState, singles: Sequence[Single], snapshots: Sequence[int]) -> list[int]:

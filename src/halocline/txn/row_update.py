@@ -78,7 +78,9 @@ class Addition:
         state = self.state
         ids = column_ids(state.schema, self.changed, self.added)
         body = encode_rows((ids, (target,), (row,)))
-        return Update(state.table_id, (target,), ids, (row,), None, (self.key,), None, 0, body)
+        node = Update(state.table_id, (target,), ids, (row,), None, (self.key,), None, 0, body)
+        node.version = state.schema.version
+        return node
 
 
 def row_update(

@@ -27,12 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.catalog.names import check_layout
 from halocline.errors import (
     ConflictError,
     DuplicateKeyError,
@@ -44,11 +43,12 @@ from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
-from halocline.schema.schema import Schema
+from halocline.schema.evolve import Alteration
 from halocline.txn import write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
+from halocline.txn.definitions import alter_table, new_schema
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import changed_between, told_by
@@ -352,27 +352,27 @@ class Transaction:
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        check_layout(layout)
-        longest = self._core.options.key_bytes_max
-        definition = Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+        definition = new_schema(schema, primary_key, layout, comment, self._core.options)
         if not self._may_write():
             return
         ddl = self._ddl()
-        if if_not_exists and ddl.table(name) is not None:
-            return
-        entry = ddl.create_table(name, definition, layout=layout, options={})
-        self.workspace.create(self._core.engine.new_table(entry))
+        if not if_not_exists or ddl.table(name) is None:
+            entry = ddl.create_table(name, definition, layout=layout, options={})
+            self.workspace.create(self._core.engine.new_table(entry))
+
+    def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
+        """As `Database.alter_table`. Until it commits, it can neither read nor write the table."""
+        if self._may_write():
+            alter_table(self.workspace, self._ddl(), name, changes)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
-        self._check_usable()
         if not self._may_write():
             return
         ddl = self._ddl()
         if if_exists and ddl.table(name) is None:
             return
-        entry = ddl.drop_table(name)
-        work = self.workspace
+        entry, work = ddl.drop_table(name), self.workspace
         self._give_up([one for key, one in work.changes.items() if key == entry.id])
         work.drop(entry.id)
 
@@ -612,8 +612,9 @@ class Transaction:
             # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
             raise NotFoundError("table", name, hint=self._core.hint(name, self.snapshot))
         own = self._own
-        created = own.created.get(entry.id) if isinstance(own, Workspace) else None
-        return created or self._core.engine.tables[entry.id]
+        created = own.created_state(entry) if isinstance(own, Workspace) else None
+        state, version = created or self._core.engine.tables[entry.id], entry.schema.version
+        return state if state.schema.version == version else state.at_version(version)
 
     def _entry(self, name: str) -> TableEntry | None:
         own = self._own

@@ -37,8 +37,8 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl
-from halocline.errors import SchemaError
+from halocline.catalog import CatalogTxn, ObjectEntry, TableDdl, TableEntry
+from halocline.errors import SchemaError, UsageError
 from halocline.log.record import Serial
 from halocline.read.view import Seen, View
 from halocline.rows.memtree import Run
@@ -448,6 +448,8 @@ class Workspace:
         """Is there anything to commit?"""
         if self.keeps_token or self.created or self.dropped:
             return True
+        if self.ddl is not None and self.ddl.altered:
+            return True
         return any(self.changes.values())
 
     @property
@@ -481,6 +483,22 @@ class Workspace:
         """A table is created."""
         self.created[state.table_id] = state
         self.by_name.clear()
+
+    def check_untouched(self, entry: TableEntry) -> None:
+        """UsageError if a table cannot be altered here because something was done to it."""
+        if entry.id in self.created or self.changes.get(entry.id):
+            reason = "was created" if entry.id in self.created else "has been written"
+            raise UsageError(
+                f"table {entry.name!r} {reason} in this transaction: alter it in another one"
+            )
+
+    def created_state(self, entry: TableEntry) -> TableState | None:
+        """The state of a table that is created here; UsageError for one that is altered here."""
+        if self.ddl is not None and entry.id in self.ddl.altered:
+            raise UsageError(
+                f"table {entry.name!r} is altered in this transaction: commit, then go on with it"
+            )
+        return self.created.get(entry.id)
 
     def truncate(self, changes: TableChanges, empty: TableState) -> None:
         """A table is emptied: nothing is left of what was done to it but that."""

@@ -1,0 +1,216 @@
+"""How a schema changes, and how rows of one version are shown in the shape of another.
+
+    Schema v3 --alter--> Schema v4            names, types and ids: no row is touched
+    rows of v1 --carry--> v4                  by permanent id: renamed, cast, filled in, left out
+    rows of v3 --carry--> widened(v4, [v3])   v4 and what v3 still shows of dropped columns
+
+A column is its id. A renamed one keeps it, an added one gets an id that no column ever had, so a
+name that was dropped and is used again shows nothing of the old values. What a row lacks, because
+it was written before the column was added, is NULL.
+
+A type only ever widens, so every old value has exactly one new form, and the way back is exact for
+the rows that an older snapshot can see. For others it may not be; nobody sees what comes of them.
+
+Not here: when a version was in force (catalog/entries.py), files (objects/read.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any, Final, TypedDict
+
+import pyarrow as pa
+
+from halocline.errors import SchemaError, UsageError
+from halocline.ids import ColumnId
+from halocline.schema.define import read_definition
+from halocline.schema.names import check_names
+from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.types import INT_BITS, TIMESTAMP, kind
+
+_DATE: Final = pa.date32()
+KEPT: Final = "_c"
+"""A dropped column that a file still holds is called this and its id there."""
+
+
+class Alteration(TypedDict, total=False):
+    """What can change about the columns of a table."""
+
+    add: Mapping[str, Any] | None
+    drop: Sequence[str]
+    rename: Mapping[str, str] | None
+    change: Mapping[str, Any] | None
+
+
+def alter(
+    schema: Schema,
+    *,
+    add: Mapping[str, Any] | None = None,
+    drop: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    change: Mapping[str, Any] | None = None,
+) -> Schema:
+    """The next version of a schema; SchemaError names the column that cannot be so.
+
+    All names but those of added columns, and new ones, are those of the version before.
+    """
+    columns = dict(enumerate(schema.columns))
+    for name, given in _pairs("change", change):
+        at = schema.position(name)
+        columns[at] = _changed(schema, at, given)
+    for name, fresh in _pairs("rename", rename):
+        at = schema.position(name)
+        if not isinstance(fresh, str):
+            raise SchemaError("a new name is a string", column=name)
+        columns[at] = replace(columns[at], name=fresh)
+    for name in _names("drop", drop):
+        at = schema.position(name)
+        if at in schema.key_set:
+            reason = "is part of the primary key and cannot be dropped: copy into another table"
+            raise SchemaError(reason, column=name)
+        if columns.pop(at, None) is None:
+            raise SchemaError("is named twice", column=name)
+    last_id = schema.last_id
+    kept = [columns[at] for at in sorted(columns)]
+    for name, given in _pairs("add", add):
+        last_id += 1
+        kept.append(_added(name, given, last_id))
+    check_names([column.name for column in kept])
+    if tuple(kept) == schema.columns:
+        raise UsageError("alter_table changes nothing: say add=, drop=, rename= or change=")
+    ids = {column.id: at for at, column in enumerate(kept)}
+    return replace(
+        schema,
+        columns=tuple(kept),
+        key_positions=tuple(ids[schema.columns[at].id] for at in schema.key_positions),
+        last_id=last_id,
+        version=schema.version + 1,
+    )
+
+
+def follows(old: Schema, new: Schema) -> bool:
+    """Can one be the next version of the other? Asked of schemas that come from outside."""
+    key = [old.columns[at].id for at in old.key_positions]
+    same = key == [new.columns[at].id for at in new.key_positions]
+    return same and new.version == old.version + 1 and new.last_id >= old.last_id
+
+
+def told(old: Schema, new: Schema) -> str:
+    """What changed from one version to the next, for people."""
+    before = {column.id: column for column in old.columns}
+    after = {column.id: column for column in new.columns}
+    said = [f"drop {one.name}" for id, one in before.items() if id not in after]
+    for id, column in after.items():
+        was = before.get(id)
+        if was is None:
+            said.append(f"add {column.name} {column.type_name}")
+            continue
+        if was.name != column.name:
+            said.append(f"rename {was.name} to {column.name}")
+        if (was.type, was.nullable) != (column.type, column.nullable):
+            null = "" if was.nullable == column.nullable else " nullable"
+            said.append(f"change {column.name} to {column.type_name}{null}")
+    return ", ".join(said)
+
+
+def widened(schema: Schema, others: Iterable[Schema]) -> Schema:
+    """A schema with the columns, besides its own, that other versions show."""
+    have = {column.id for column in schema.columns}
+    further: dict[int, TableColumn] = {}
+    for other in others:  # oldest first: the last type that a column had is its widest
+        further |= {one.id: one for one in other.columns if one.id not in have}
+    if not further:
+        return schema
+    kept = [replace(one, name=f"{KEPT}{id}", nullable=True) for id, one in further.items()]
+    return replace(schema, columns=(*schema.columns, *kept))
+
+
+def extra_ids(schema: Schema) -> list[int]:
+    """The dropped columns that `widened` has put into a schema."""
+    return [column.id for column in schema.columns if column.name.startswith(KEPT)]
+
+
+def carry(batch: Any, old: Schema, new: Schema) -> Any:
+    """A batch of one version in the shape of another."""
+    places = {column.id: at for at, column in enumerate(old.columns)}
+    arrays = [
+        cast(batch.column(places[column.id]), column.type)
+        if column.id in places
+        else pa.nulls(batch.num_rows, column.type)
+        for column in new.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=new.arrow)
+
+
+def cast(values: Any, type: Any) -> Any:
+    """Values of a column in the type that it has in another version.
+
+    Unsafe, because the way back to a narrower type meets values that its snapshot cannot see.
+    """
+    return values if values.type == type else values.cast(type, safe=False)
+
+
+def _pairs(what: str, given: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"{what}= is a dict by column name, not {type(given).__name__}")
+    return list((given or {}).items())
+
+
+def _names(what: str, given: Sequence[str]) -> list[str]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise UsageError(f"{what}= is a list of column names, not {type(given).__name__}")
+    return list(given)
+
+
+def _added(name: Any, given: Any, id: int) -> TableColumn:
+    check_names([name])
+    (new,) = read_definition({name: given})
+    if not new.nullable or new.default is not None:
+        reason = "rows that are there have no value for it: add it nullable, without a default"
+        raise SchemaError(f"{reason}, and fill it in", column=name)
+    return TableColumn(
+        id=ColumnId(id),
+        name=name,
+        type=new.type,
+        nullable=True,
+        domain=new.domain,
+        comment=new.comment,
+    )
+
+
+def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
+    column = schema.columns[at]
+    (new,) = read_definition({column.name: given})
+    type, nullable, domain, default = new.type, new.nullable, new.domain, column.default
+    if new.default is not None or new.comment:
+        raise SchemaError("change= takes a type, and nothing else", column=column.name)
+    if at in schema.key_set:
+        reason = "is part of the primary key, which keeps its type: copy into another table"
+        raise SchemaError(reason, column=column.name)
+    if column.nullable and not nullable:
+        raise SchemaError("may hold NULL: it stays nullable", column=column.name)
+    if (domain, column.domain) != (None, None) and domain != column.domain:
+        raise SchemaError("keeps the texts that it takes: add another column", column=column.name)
+    if type != column.type and not _is_wider(column.type, type):
+        wide = TableColumn(id=column.id, name=column.name, type=type, nullable=nullable).type_name
+        reason = (
+            f"{column.type_name} cannot become {wide}: integers, float32, the digits of a decimal "
+            "and dates widen; for all else add another column and copy"
+        )
+        raise SchemaError(reason, column=column.name)
+    if default is not None and type != column.type:
+        if type == TIMESTAMP and isinstance(default.value, date):
+            raise SchemaError("has a date as its default and stays a date", column=column.name)
+        default = replace(default, type=type)
+    return replace(column, type=type, nullable=nullable, default=default)
+
+
+def _is_wider(old: Any, new: Any) -> bool:
+    """Has every value of the old type exactly one form in the new one?"""
+    if old in INT_BITS and new in INT_BITS:
+        return INT_BITS[old] < INT_BITS[new]
+    if kind(old) == "decimal" and kind(new) == "decimal":
+        return bool(old.scale == new.scale and old.precision < new.precision)
+    return (old, new) in ((pa.float32(), pa.float64()), (_DATE, TIMESTAMP))
