@@ -23,7 +23,8 @@ from halocline.store import LocalFiles
 from tests.clock import ManualClock
 from tests.sim.history import TINY, Life, State, read_state, script
 
-POSITION_BYTES = 72
+CLAIM_BYTES = 8
+PAGE_BYTES = 160
 NAMED = re.compile(r"log/\d{8}\.log|published")
 
 
@@ -82,9 +83,9 @@ class Damaged:
             return ""
         after = self._read()
         for found in (before, after):
-            # Behind the position stands the claim, which every opening for writing raises.
-            page = found.get("published", b"")[:POSITION_BYTES]
-            found["published"] = page.ljust(POSITION_BYTES, b"\0")
+            # In front of the position stands the claim, which every opening for writing draws.
+            page = found.get("published", b"")[CLAIM_BYTES:]
+            found["published"] = page.ljust(PAGE_BYTES - CLAIM_BYTES, b"\0")
         changed = {path for path in before | after if before.get(path) != after.get(path)}
         assert changed <= {"LOCK"}, f"{changed} changed by an opening that failed: {label}"
         assert NAMED.fullmatch(damage.path), f"{damage} names no file: {label}"
