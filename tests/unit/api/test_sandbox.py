@@ -88,7 +88,7 @@ def unharmed(shop_db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 def _inside(db: Any) -> list[Any]:
     """What DuckDB itself holds: nothing of ours may stay there, nothing foreign may come."""
     db.sql("select 1")
-    cursor, _ = db.core.duck._cursor()
+    cursor = db.core.duck._cursor()
     tables = cursor.execute("select table_name from duckdb_tables()").fetchall()
     views = cursor.execute("select view_name from duckdb_views() where not internal").fetchall()
     files = cursor.execute("select database_name, path from duckdb_databases()").fetchall()
@@ -284,7 +284,7 @@ def test_the_instance_stays_locked(shop_db: Any) -> None:
 
 def test_statements_of_one_query_leave_nothing_for_the_next(unharmed: Any) -> None:
     assert unharmed.sql("select count(*) as n from orders").to_pylist() == [{"n": 5}]
-    cursor, _ = unharmed.core.duck._cursor()
+    cursor = unharmed.core.duck._cursor()
     with pytest.raises(Exception, match="orders"):
         cursor.execute("select * from orders")
 
