@@ -56,7 +56,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from halocline.database.database import Database, connect, open
+    from halocline.database.database import Database
+    from halocline.database.doors import connect, open
     from halocline.database.read_files import read
     from halocline.database.table import Table
     from halocline.options import Options
@@ -71,10 +72,10 @@ else:
         "Table": "halocline.database.table",
         "Transaction": "halocline.txn.transaction",
         "add": "halocline.schema.terms",
-        "connect": "halocline.database.database",
+        "connect": "halocline.database.doors",
         "expr": "halocline.schema.terms",
         "now": "halocline.schema.column",
-        "open": "halocline.database.database",
+        "open": "halocline.database.doors",
         "read": "halocline.database.read_files",
         "uuid": "halocline.schema.column",
     }

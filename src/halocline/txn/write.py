@@ -8,7 +8,7 @@ that raises leaves the transaction as it was. Small inputs become single rows; i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from halocline.rows.state import TableState
 from halocline.schema import convert
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
+from halocline.schema.schema import Schema
 from halocline.txn import bulk, bulk_ends
 from halocline.txn.assignment import Assignment, NewValues, work_out
 from halocline.txn.core import Core
@@ -490,6 +491,25 @@ def keyed(state: TableState) -> TableState:
     if state.key_of is None:
         raise UsageError(f"table {state.entry.name!r} has no primary key; use scan or where=")
     return state
+
+
+def key_table(schema: Schema, keys: Any) -> pa.Table:
+    """Keys, a list of them or anything that exports Arrow, as a table of the key columns."""
+    if isinstance(keys, (list, tuple)):
+        return schema.key_table([schema.key(key) for key in keys])
+    return schema.table(keys, columns="given").select(list(schema.primary_key))
+
+
+def key_list(keys: Any) -> Iterable[Any]:
+    """Keys that are asked for one by one; UsageError for what is no list of keys."""
+    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        listed: list[Any] = keys.to_pylist()
+        return listed
+    # A frame would be read as the names of its columns.
+    wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
+    if wrong or not isinstance(keys, Iterable):
+        raise UsageError("get_many takes a list of keys, or an Arrow array of them")
+    return keys
 
 
 def _need_key(changes: TableChanges) -> None:
