@@ -8,7 +8,11 @@ import pytest
 import halocline as hc
 
 OPTIONS = hc.Options(background=False, bulk_rows=10, object_rows_min=100)
-COLUMNS = {"id": int, "v": hc.Column(int, default=7), "at": hc.Column("timestamptz", default=hc.now)}
+COLUMNS = {
+    "id": int,
+    "v": hc.Column(int, default=7),
+    "at": hc.Column("timestamptz", default=hc.now),
+}
 
 
 @pytest.mark.parametrize("way", ["node", "far"])

@@ -34,7 +34,7 @@ import pyarrow as pa
 from halocline.catalog import TableDdl, TableEntry
 from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
 from halocline.read.point import find, find_row
-from halocline.read.view import View, check_limit
+from halocline.read.view import View, check_limit, listed_keys
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema.compiled import Row
@@ -48,13 +48,7 @@ from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
-from halocline.txn.returning import (
-    Returned,
-    Returning,
-    read_returning,
-    returned_of,
-    select_row,
-)
+from halocline.txn.returning import Returned, Returning, read_returning, returned_of, select_row
 from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
@@ -143,11 +137,7 @@ class Transaction:
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                if returning is False:
-                    self._insert_first(state, rows)
-                    return 1
-                names = read_returning(state.schema, returning)
-                return select_row(state.schema, self._insert_first(state, rows), names)
+                return self._insert_first(state, rows, returning)
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
         if not self._writable and not self._may_write():
@@ -700,12 +690,13 @@ class Transaction:
 
     # The one row that is kept aside.
 
-    def _insert_first(self, state: TableState, values: dict[str, Any]) -> Row:
+    def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
         """The first write of this transaction is one row: keep it aside (see commit_single)."""
+        names = () if returning is False else read_returning(state.schema, returning)
         row = state.schema.row(values)
         assert state.key_of is not None
         key = state.key_of(row)
         if find(state, key, self.snapshot):
             raise DuplicateKeyError(state.entry.name, [key])
         self._own = (state, key, row, 0, ())
-        return row
+        return select_row(state.schema, row, names) if names else 1
