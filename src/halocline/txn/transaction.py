@@ -34,10 +34,9 @@ import pyarrow as pa
 from halocline.catalog import TableDdl, TableEntry
 from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
 from halocline.read.point import find, find_row
-from halocline.read.view import View, check_limit, listed_keys
+from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
-from halocline.schema.compiled import Row
 from halocline.schema.evolve import Alteration
 from halocline.txn import write
 from halocline.txn.assignment import read_assignment
