@@ -17,7 +17,7 @@ Not here: SQL (query.py), which files stand for a table (plan.py), what the tran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -176,14 +176,3 @@ def check_limit(limit: object) -> None:
     """UsageError for a limit that is not a number of rows."""
     if limit is not None and (type(limit) is not int or limit < 0):
         raise UsageError(f"limit must be a whole number of rows, not {limit!r}")
-
-
-def listed_keys(keys: Any) -> Iterable[Any]:
-    """The keys of a list or an Arrow array; UsageError for anything else."""
-    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
-        return keys.to_pylist()  # type: ignore[no-any-return]
-    # A frame would be read as the names of its columns.
-    wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
-    if wrong or not isinstance(keys, Iterable):
-        raise UsageError("get_many takes a list of keys, or an Arrow array of them")
-    return keys

@@ -129,8 +129,7 @@ class Transaction:
         Returns how many. DuplicateKeyError when a key is taken, SchemaError when a value does not
         fit; then nothing is kept. on_conflict: "ignore" leaves out rows of taken keys, "upsert"
         updates them. reject: a list that gets row, column, reason and values of what does not fit.
-        returning: True, or a list of columns, gives back what was stored: a dict for a dict, else
-        a pa.Table.
+        returning: True, or columns, gives what was stored: a dict for a dict, else a pa.Table.
         """
         plain = on_conflict == "error" and reject is None
         if self._own is None and self._writable and type(rows) is dict and plain:
@@ -155,7 +154,7 @@ class Transaction:
     def upsert(self, table: str, rows: Any, *, returning: Returning = False) -> Any:
         """Insert rows, or update those whose key exists; absent columns keep their value.
 
-        Returns how many. returning: as for `insert`; the rows are whole, as they are after it.
+        Returns how many, or with returning= whole rows as they are after it, as `insert` does.
         """
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)

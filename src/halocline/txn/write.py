@@ -384,14 +384,6 @@ def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
     return True
 
 
-def given_keys(changes: TableChanges, keys: Any) -> pa.Table:
-    """Keys that a caller names, a list of them or a table: a table of the key columns."""
-    schema = keyed(changes.state).schema
-    if isinstance(keys, (list, tuple)):
-        return schema.key_table([schema.key(key) for key in keys])
-    return schema.table(keys, columns="given").select(list(schema.primary_key))
-
-
 def delete_keys(core: Core, changes: TableChanges, keys: pa.Table, snapshot: int) -> int:
     """End the rows with these keys; returns how many there were."""
     if not keys.num_rows:
