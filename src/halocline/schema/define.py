@@ -58,6 +58,7 @@ class Defined(NamedTuple):
     domain: Domain | None = None
     default: Default | None = None
     comment: str = ""
+    identity: bool = False
 
 
 class Stored(NamedTuple):
@@ -79,6 +80,7 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     function: str = ""
     """The function that makes the default."""
     comment: str = ""
+    identity: bool = False
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,7 +119,7 @@ def _defined(name: str, given: Any) -> Defined:
     type, nullable, domain = read_type(given.type, name)
     nullable = nullable and given.nullable
     default = read_default(given.default, name, type, domain, nullable=nullable)
-    return Defined(name, type, nullable, domain, default, given.comment)
+    return Defined(name, type, nullable, domain, default, given.comment, given.identity)
 
 
 def _arrow_schema(definition: Any) -> Any:
@@ -177,6 +179,7 @@ def read_stored(wire: Any) -> Stored:
     key = read_key([names[id] for id in read.key] or None, columns)
     if any(columns[at].nullable for at in key):
         raise SchemaError("the stored schema has a nullable primary key")
+    check_identity(columns, key)
     comment = check_comment(read.comment)
     return Stored(
         ids=ids,
@@ -191,7 +194,8 @@ def read_stored(wire: Any) -> Stored:
 def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Defined:
     type, _, domain = read_type(text, name)
     default = stored_default(properties.constant, properties.function, name, type, domain)
-    return Defined(name, type, nullable, domain, default, check_comment(properties.comment))
+    comment = check_comment(properties.comment)
+    return Defined(name, type, nullable, domain, default, comment, properties.identity)
 
 
 def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
@@ -210,3 +214,17 @@ def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
             reason = f"{type_text(columns[at].type)} cannot be a primary key"
             raise SchemaError(reason, column=columns[at].name)
     return tuple(positions)
+
+
+def check_identity(columns: Sequence[Defined], key: Sequence[int]) -> None:
+    """SchemaError unless the column that has an identity, if one does, is the primary key."""
+    for at, column in enumerate(columns):
+        if not column.identity:
+            continue
+        if column.type != pa.int64():
+            shown = type_text(column.type)
+            reason = f"an identity column is of int (int64), not of {shown}"
+            raise SchemaError(reason, column=column.name)
+        if list(key) != [at]:
+            reason = "an identity column is the primary key of its table, alone: say primary_key="
+            raise SchemaError(f"{reason}{column.name!r}", column=column.name)

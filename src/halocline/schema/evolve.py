@@ -167,6 +167,8 @@ def _names(what: str, given: Sequence[str]) -> list[str]:
 def _added(name: Any, given: Any, id: int) -> TableColumn:
     check_names([name])
     (new,) = read_definition({name: given})
+    if new.identity:
+        raise SchemaError("an identity column comes with its table", column=name)
     if not new.nullable or new.default is not None:
         reason = "rows that are there have no value for it: add it nullable, without a default"
         raise SchemaError(f"{reason}, and fill it in", column=name)
@@ -184,7 +186,7 @@ def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
     column = schema.columns[at]
     (new,) = read_definition({column.name: given})
     type, nullable, domain, default = new.type, new.nullable, new.domain, column.default
-    if new.default is not None or new.comment:
+    if new.default is not None or new.comment or new.identity:
         raise SchemaError("change= takes a type, and nothing else", column=column.name)
     if at in schema.key_set:
         reason = "is part of the primary key, which keeps its type: copy into another table"
