@@ -157,7 +157,7 @@ def test_the_last_key(db: hc.Database) -> None:
     add(db, {"id": highest - 3})
     assert [add(db, {}) for _ in range(2)] == [highest - 2, highest - 1]
     for rows in ([{}, {}], pa.table({"n": range(200)})):
-        with pytest.raises(hc.SchemaError, match="'id'.*used up"):
+        with pytest.raises(hc.SchemaError, match=r"'id'.*used up"):
             add(db, rows)
     assert add(db, {}) == highest
     with pytest.raises(hc.SchemaError, match="used up"):
@@ -194,7 +194,7 @@ def test_bad_calls(db: hc.Database) -> None:
         hc.Column(int, identity=True, default=1)
     with pytest.raises(hc.SchemaError, match="identity"):
         hc.Column(int, identity=1)
-    with pytest.raises(hc.SchemaError, match="'x'.*identity"):
+    with pytest.raises(hc.SchemaError, match=r"'x'.*identity"):
         db.alter_table("t", add={"x": hc.Column(int, identity=True)})
     for rows in (
         {"id": None},
