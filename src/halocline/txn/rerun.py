@@ -104,7 +104,7 @@ class Rerun:
         if txn.core.committer is self._committer:
             txn.ticket = self._ticket
             if self._snapshot > txn.snapshot:
-                txn.begin_ahead(self._snapshot)
+                txn.snapshot = txn.core.pins[id(txn)] = self._snapshot  # it has read nothing yet
         else:
             self.end()
         result = function(txn)

@@ -545,10 +545,6 @@ class Transaction:
         """Remember what is read from now on: called by `begin(isolation="serializable")`."""
         self.workspace.serializable = True
 
-    def begin_ahead(self, snapshot: int) -> None:
-        """Read at a newer snapshot, which may not be durable: called by `run`, which waits."""
-        self.snapshot = self._core.pins[id(self)] = snapshot
-
     def use_token(self, token: Token, known_ts: int) -> None:
         """Commit under a token: called by `begin(token=)`. A known one makes this a no-op."""
         self.workspace.token = token
