@@ -196,6 +196,9 @@ def test_bad_calls(db: hc.Database) -> None:
         hc.Column(int, identity=1)
     with pytest.raises(hc.SchemaError, match=r"'x'.*identity"):
         db.alter_table("t", add={"x": hc.Column(int, identity=True)})
+    for change in ({"set_default": {"id": 1}}, {"drop": ["id"]}, {"change": {"id": "int64"}}):
+        with pytest.raises(hc.SchemaError, match="'id'"):
+            db.alter_table("t", **change)  # type: ignore[arg-type]
     for rows in (
         {"id": None},
         [{"id": None}, {}],
