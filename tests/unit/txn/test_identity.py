@@ -156,7 +156,8 @@ def test_the_last_key(db: hc.Database) -> None:
     highest = (1 << 63) - 1
     add(db, {"id": highest - 3})
     assert [add(db, {}) for _ in range(2)] == [highest - 2, highest - 1]
-    for rows in ([{}, {}], pa.table({"n": range(200)})):
+    bulk: list[Any] = [[{}, {}], pa.table({"n": range(200)})]
+    for rows in bulk:
         with pytest.raises(hc.SchemaError, match=r"'id'.*used up"):
             add(db, rows)
     assert add(db, {}) == highest
