@@ -55,6 +55,7 @@ from halocline.options import MIB, Durability, Options, parse_duration, parse_si
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
+from halocline.schema.compression import Codec
 from halocline.schema.evolve import Alteration
 from halocline.store import Files, LocalFiles, Objects
 from halocline.txn import Core, Rerun, Transaction
@@ -217,17 +218,20 @@ class Database:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        codec: Codec = None,
     ) -> Table:
         """Create a table in a transaction of its own.
 
         schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
         frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
+        codec: "zstd", "lz4" or "none" for the objects of the table, or a dict of columns to these.
         """
         if type(schema).__module__.startswith("pyspark."):
             from halocline.spark.types import definition
 
             schema = definition(schema)
         how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
+        how["codec"] = codec
         with self.begin() as txn:
             txn.create_table(name, schema, primary_key, **how)
         return Table(self, name)

@@ -30,6 +30,7 @@ from halocline.schema.column import (
     read_default,
     stored_default,
 )
+from halocline.schema.compression import ZSTD, check_codec
 from halocline.schema.convert import index_columns, opened, refuse_spark
 from halocline.schema.domains import Domain, read_domain
 from halocline.schema.names import ColumnNames, check_names
@@ -61,6 +62,7 @@ class Defined(NamedTuple):
     since: int = 0
     absent: Default | None = None
     identity: bool = False
+    compression: str = ""
 
 
 class Stored(NamedTuple):
@@ -72,6 +74,7 @@ class Stored(NamedTuple):
     last_id: int
     version: int
     comment: str
+    compression: str
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -87,6 +90,8 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     absent: bytes | None = None
     """What older rows show, as the default."""
     identity: bool = False
+    codec: str = ""
+    """Of its pages in objects; empty: that of the table."""
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,6 +103,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
     version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     comment: str = ""
+    codec: str = ZSTD
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -196,6 +202,7 @@ def read_stored(wire: Any) -> Stored:
         last_id=read.last_id,
         version=read.version,
         comment=comment,
+        compression=check_codec(read.codec),
     )
 
 
@@ -213,6 +220,7 @@ def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Def
         properties.since,
         absent,
         identity=properties.identity,
+        compression=properties.codec and check_codec(properties.codec, column=name),
     )
 
 

@@ -42,6 +42,7 @@ from halocline.schema.compiled import (
     compile_key,
     compile_row,
 )
+from halocline.schema.compression import ZSTD, Codec, read_compression
 from halocline.schema.define import check_identity, read_definition, read_key, read_stored
 from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
@@ -71,6 +72,8 @@ class TableColumn:
     """The constant that rows show which are older than the column; None: NULL."""
     identity: bool = False
     """Are keys drawn for rows that do not name it?"""
+    compression: str = ""
+    """The codec of its pages; empty: that of the table."""
 
     @property
     def type_name(self) -> str:
@@ -86,6 +89,8 @@ class TableColumn:
             found["absent"] = self.absent.to_wire()["constant"]
         if self.identity:
             found["identity"] = True
+        if self.compression:
+            found["codec"] = self.compression
         return found if self.default is None else found | self.default.to_wire()
 
     def filled(self, rows: int) -> pa.ChunkedArray:
@@ -106,6 +111,8 @@ class Schema:
     key_bytes_max: int = keys.KEY_BYTES_MAX
     version: int = 0
     """How often the table had been altered; evolve.py makes the next."""
+    compression: str = ZSTD
+    """The codec of columns that have none of their own."""
 
     @classmethod
     def define(
@@ -114,12 +121,14 @@ class Schema:
         primary_key: str | Sequence[str] | None = None,
         *,
         comment: str = "",
+        codec: Codec = None,
         key_bytes_max: int = keys.KEY_BYTES_MAX,
     ) -> Schema:
         """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
         defined = read_definition(definition)
         positions = read_key(primary_key, defined)
         check_identity(defined, positions)
+        compression, special = read_compression(codec, [column.name for column in defined])
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
             raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
@@ -132,6 +141,7 @@ class Schema:
                 default=column.default,
                 comment=column.comment,
                 identity=column.identity,
+                compression=special.get(at, ""),
             )
             for at, column in enumerate(defined)
         )
@@ -140,6 +150,7 @@ class Schema:
             key_positions=positions,
             last_id=len(columns),
             comment=check_comment(comment),
+            compression=compression,
             key_bytes_max=key_bytes_max,
         )
 
@@ -398,6 +409,7 @@ class Schema:
             "last_id": self.last_id,
             "version": self.version,
             **({"comment": self.comment} if self.comment else {}),
+            **({"codec": self.compression} if self.compression != ZSTD else {}),
         }
 
     @classmethod
@@ -415,6 +427,7 @@ class Schema:
             key_positions=stored.key,
             last_id=stored.last_id,
             comment=stored.comment,
+            compression=stored.compression,
             key_bytes_max=key_bytes_max,
             version=stored.version,
         )

@@ -10,28 +10,45 @@ up to there. So a table is altered in one transaction, and written in another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypedDict
 
 from halocline.catalog import TableDdl
 from halocline.catalog.names import check_layout
 from halocline.errors import NotFoundError, UsageError
 from halocline.options import Options
+from halocline.schema.compression import Codec
 from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Workspace
 
 
+class NewTable(TypedDict, total=False):
+    """What can be said of a new table besides its columns and its key."""
+
+    layout: str
+    if_not_exists: bool
+    comment: str
+    codec: Codec
+
+
+LAYOUT: Final = "clustered"
+
+
 def new_schema(
-    schema: Any,
-    primary_key: str | Sequence[str] | None,
-    layout: str,
-    comment: str,
-    options: Options,
+    schema: Any, primary_key: str | Sequence[str] | None, how: NewTable, options: Options
 ) -> Schema:
     """The schema of a table that is created."""
-    check_layout(layout)
-    longest = options.key_bytes_max
-    return Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+    if unknown := [one for one in how if one not in NewTable.__annotations__]:
+        known = ", ".join(NewTable.__annotations__)
+        raise UsageError(f"create_table takes {known}, not {unknown[0]}")
+    check_layout(how.get("layout", LAYOUT))
+    return Schema.define(
+        schema,
+        primary_key,
+        comment=how.get("comment", ""),
+        codec=how.get("codec"),
+        key_bytes_max=options.key_bytes_max,
+    )
 
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:
