@@ -42,6 +42,7 @@ from halocline.errors import (
 )
 from halocline.log.published import Published
 from halocline.node.replica import Replica
+from halocline.read.guard import check_rows
 from halocline.read.point import find
 from halocline.txn import Core, Transaction
 from halocline.txn.commits import Commits
@@ -106,6 +107,7 @@ class LazyTransaction(Transaction):
             return False
         try:
             row = state.schema.row(values)
+            check_rows(state.schema, (row,), state.entry.name)
             key = state.key_of(row)
             if find(state, key, self.snapshot):
                 return False

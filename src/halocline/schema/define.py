@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
+from halocline.schema.checks import Check, stored_checks
 from halocline.schema.column import (
     Column,
     Default,
@@ -69,6 +70,7 @@ class Stored(NamedTuple):
     last_id: int
     version: int
     comment: str
+    checks: tuple[Check, ...]
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,13 +85,14 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     """`Schema.to_wire`: id, name, type text, nullable and properties of each column; ids of the
-    key."""
+    key; name, text, columns and state of each check."""
 
     columns: list[tuple[int, str, str, bool, Properties]]
     key: list[int]
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
     version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     comment: str = ""
+    checks: list[tuple[str, list[str], list[int], bool]] = []
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -178,6 +181,9 @@ def read_stored(wire: Any) -> Stored:
     if any(columns[at].nullable for at in key):
         raise SchemaError("the stored schema has a nullable primary key")
     comment = check_comment(read.comment)
+    checks = stored_checks(read.checks)
+    if not all(names.keys() >= set(check.ids) for check in checks):
+        raise SchemaError("the stored schema has a check over a column that is not there")
     return Stored(
         ids=ids,
         columns=columns,
@@ -185,6 +191,7 @@ def read_stored(wire: Any) -> Stored:
         last_id=read.last_id,
         version=read.version,
         comment=comment,
+        checks=checks,
     )
 
 

@@ -40,6 +40,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
 from halocline.objects.columns import ROWID
 from halocline.objects.finder import Finder
+from halocline.read.guard import check_rows
 from halocline.read.locate import Keys, key_columns
 from halocline.rows.members import is_among
 from halocline.schema.batches import Int64Array
@@ -322,12 +323,14 @@ def _inserted(changes: TableChanges, entry: ObjectEntry) -> Iterator[pa.Table]:
 def rebase(step: Rebase) -> None:
     """Put an update onto the newest version: its row, with the columns we changed.
 
-    SchemaError when a sum does not fit its column; nothing has been committed then.
+    SchemaError when a sum does not fit its column or breaks a check; nothing has been committed
+    then.
     """
     changes = step.changes
     intent = changes.updates.pop(step.target)
     newest = read_row(changes.home, intent.key, step.newest)
     row = summed(changes.schema, newest, intent.row, intent.changed, intent.added)
+    check_rows(changes.schema, (row,), changes.entry.name)
     changes.updates[step.newest] = Intent(intent.key, row, intent.changed, intent.added)
 
 

@@ -39,6 +39,7 @@ from halocline.errors import (
     NotFoundError,
     UsageError,
 )
+from halocline.read.guard import check_rows
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
@@ -692,6 +693,8 @@ class Transaction:
     def _insert_first(self, state: TableState, values: dict[str, Any]) -> int:
         """The first write of this transaction is one row: keep it aside (see commit_single)."""
         row = state.schema.row(values)
+        if state.schema.checks:
+            check_rows(state.schema, (row,), state.entry.name)
         assert state.key_of is not None
         key = state.key_of(row)
         if find(state, key, self.snapshot):
