@@ -32,7 +32,6 @@ CALLED_BY_NAME = {
     "halocline/database/database.py": "_repr_html_: notebooks ask for it",
     "halocline/database/health.py": "is_well _repr_html_: for users and notebooks",
     "halocline/database/table.py": "to_pandas _repr_html_: for users and notebooks",
-    "halocline/txn/transaction.py": "get_many: for users",
     "halocline/log/format.py": "PARTS: a number that stays reserved",
     "halocline/log/record.py": "DDL_CD DDL_DD DDL_CI DDL_DI: numbers that stay reserved",
     "pyspark_halocline/feed.py": (
@@ -48,6 +47,7 @@ CALLED_BY_NAME = {
 MEANT_BY_OTHERS = {
     "halocline/database/database.py": "snapshots: for users",
     "halocline/database/table.py": "history: for users",
+    "halocline/txn/transaction.py": "get_many: for users",
     "pyspark_halocline/feed.py": "partitions: Spark calls it",
     "pyspark_halocline/scan.py": "partitions: Spark calls it",
 }

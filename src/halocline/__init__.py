@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from halocline.errors import (
     AlreadyExistsError,
+    CheckError,
     ConflictError,
     CorruptionError,
     DuplicateKeyError,
@@ -31,6 +32,7 @@ from halocline.version import __version__
 
 __all__ = [
     "AlreadyExistsError",
+    "CheckError",
     "Column",
     "ConflictError",
     "CorruptionError",
@@ -56,7 +58,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from halocline.database.database import Database, connect, open
+    from halocline.database.database import Database
+    from halocline.database.doors import connect, open
     from halocline.database.read_files import read
     from halocline.database.table import Table
     from halocline.options import Options
@@ -71,10 +74,10 @@ else:
         "Table": "halocline.database.table",
         "Transaction": "halocline.txn.transaction",
         "add": "halocline.schema.terms",
-        "connect": "halocline.database.database",
+        "connect": "halocline.database.doors",
         "expr": "halocline.schema.terms",
         "now": "halocline.schema.column",
-        "open": "halocline.database.database",
+        "open": "halocline.database.doors",
         "read": "halocline.database.read_files",
         "uuid": "halocline.schema.column",
     }

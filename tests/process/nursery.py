@@ -142,7 +142,7 @@ class Child:
 
 def _serve(channel: socket.socket) -> None:
     importlib.import_module("tests.process.children")
-    importlib.import_module("halocline.database.database")  # loaded late otherwise: see `open`
+    importlib.import_module("halocline.database.doors")  # loaded late otherwise: see `open`
     while True:
         message, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 8)
         if not message:

@@ -1,6 +1,6 @@
-"""Database: the front door. What a program calls, and which role the handle has.
+"""Database: what a program calls, and which role the handle has.
 
-    open, connect --> Setting --> a role: Owner, ComputeNode or ReadOnly (role.py)
+    open, connect (doors.py) --> Setting --> a role: Owner, ComputeNode or ReadOnly (role.py)
     begin / run / sql / changes / maintenance --> the role of the moment --> the rooms
 
 A Database is thread-safe. A forked child may not use the parent's: its handle raises UsageError.
@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from sys import _getframe
 from typing import Any, Literal, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
-import halocline.database.read_files  # noqa: F401 (from here on `hc.read` can be called)
 from halocline.catalog.names import check_name
 from halocline.checkpoint import CheckpointReport, GcReport, Snapshot
 from halocline.checkpoint.snapshots import list_snapshots, resolve
@@ -32,7 +30,6 @@ from halocline.database.display import database_picture
 from halocline.database.health import Health
 from halocline.database.opened import begin_of
 from halocline.database.opening import (
-    local_files,
     make_folder,
     readable,
     shelf_for,
@@ -50,8 +47,7 @@ from halocline.errors import (
     UsageError,
 )
 from halocline.mover import Moved
-from halocline.node import FarRoute, Link, Local, LockHeldError, NearRoute, Server
-from halocline.node.remote_files import RemoteFiles, RemoteObjects
+from halocline.node import Link, Local, LockHeldError, NearRoute, Server
 from halocline.node.streams import Stream
 from halocline.node.subscription import Subscription
 from halocline.node.wire import Command, CommandName, Subscribe
@@ -66,77 +62,6 @@ from halocline.txn import Core, Rerun, Transaction
 T = TypeVar("T")
 At = int | datetime | str
 MEMORY_MIN = 16 * MIB
-
-
-def open(
-    path: str | os.PathLike[str],
-    read_only: bool = False,
-    durability: Durability = "sync",
-    retention: str | float | None = None,
-    memory: str | int = "1GB",
-    objects: str | None = None,
-    options: Options | None = None,
-) -> Database:
-    """Open the database in a directory, creating it if it does not exist.
-
-    durability: "sync" acknowledges a commit when it is on disk; "async" when the operating system
-    has it, and syncs every 50 ms. retention: how long old snapshots stay readable, from now on and
-    whoever opens the database next; a day until somebody has named it.
-    """
-    if objects is not None:
-        raise UsageError("objects= is not available in this version: leave it out")
-    with readable(str(path)):
-        files = local_files(path, read_only=read_only)
-    return Database(
-        files,
-        files.root,
-        read_only=read_only,
-        durability=durability,
-        retention=retention,
-        memory=memory,
-        options=options,
-    )
-
-
-def connect(
-    uri: str,
-    token: str,
-    *,
-    read_only: bool = False,
-    memory: str | int = "1GB",
-    tls_roots: str | None = None,
-    options: Options | None = None,
-) -> Database:
-    """Connect to a database that another machine serves at `halocline://host:port`.
-
-    The same Database: it reads for itself, prepares its transactions here and has the owner commit
-    them. `tls_roots` is the path of a PEM file: with the certificate of the server itself, or with
-    those that may have signed it; without one it must be signed by an authority that this machine
-    trusts. Only a loopback address without `tls_roots` is spoken to without TLS.
-    """
-    if not isinstance(token, str) or not token:
-        raise UsageError("connect needs the token that the server was started with")
-    roots = None
-    if tls_roots is not None:
-        with readable(tls_roots):
-            roots = Path(tls_roots).read_text("ascii", "replace")
-    link = Link(FarRoute(uri, token, roots), SystemClock())
-    files = RemoteFiles(link.ask)
-    objects = RemoteObjects(link.ask)
-    try:
-        return Database(
-            cast(Files, files),
-            uri,
-            read_only=read_only,
-            memory=memory,
-            options=options,
-            objects=objects,
-            link=link,
-        )
-    except BaseException:
-        link.close()
-        objects.close()
-        raise
 
 
 class Database:
@@ -292,11 +217,14 @@ class Database:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        checks: Mapping[str, str] | None = None,
     ) -> Table:
         """Create a table in a transaction of its own.
 
         schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
         frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
+        checks: name -> SQL expression over a row, such as "amount > 0"; a row that makes one false
+        is a CheckError, on every way in.
         """
         if type(schema).__module__.startswith("pyspark."):
             from halocline.spark.types import definition
@@ -304,7 +232,7 @@ class Database:
             schema = definition(schema)
         how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
         with self.begin() as txn:
-            txn.create_table(name, schema, primary_key, **how)
+            txn.create_table(name, schema, primary_key, checks=checks, **how)
         return Table(self, name)
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:

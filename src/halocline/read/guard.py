@@ -75,7 +75,7 @@ class Guard:
             if not pa.types.is_boolean(kind):
                 raise SchemaError(f"a check is true or false, and {text} is {kind}")
 
-    def check_rows(self, rows: Sequence[Row], table: str) -> None:
+    def check_rows(self, rows: Sequence[Row], table: str, *, numbered: bool) -> None:
         """CheckError for the first of these rows that breaks a check."""
         found = [
             Broken(place, check)
@@ -86,7 +86,8 @@ class Guard:
         if self._slow and rows:
             found += self._ask(self._schema.to_table(rows), self._slow, table)
         if found:
-            raise self.error(self._schema.to_table(rows), table, found, alone=len(rows) == 1)
+            first = 0 if numbered and len(rows) > 1 else None
+            raise self.error(self._schema.to_table(rows), table, found, first=first)
 
     def broken(self, data: pa.Table, table: str) -> list[Broken]:
         """Rows of a canonical table that break a check, by place."""
@@ -100,8 +101,7 @@ class Guard:
         table: str,
         found: Sequence[Broken],
         *,
-        first: int = 0,
-        alone: bool = False,
+        first: int | None = None,
     ) -> CheckError:
         """The error about broken rows; `first` is the number of the first row of the table."""
         schema = self._schema
@@ -118,7 +118,7 @@ class Guard:
             schema.check_text(check),
             key=keys[0],
             values=values,
-            row=None if alone else first + place,
+            row=None if first is None else first + place,
             total=len(places),
         )
         pairs = zip(keys, places, strict=True)
@@ -142,7 +142,9 @@ class Guard:
             found = _ENGINE.query(query, (), {"_view": view})
         except UsageError as error:
             first = str(error).partition("\n")[0]
-            raise SchemaError(f"a check of table {table!r} cannot be worked out: {first}") from error
+            raise SchemaError(
+                f"a check of table {table!r} cannot be worked out: {first}"
+            ) from error
         hits: list[Broken] = []
         for at, number in enumerate(numbers):
             places = found.column(_PLACE).filter(found.column(f"c{at}")).to_pylist()
@@ -159,16 +161,19 @@ def guard_of(schema: Schema) -> Guard:
     return guard
 
 
-def check_rows(schema: Schema, rows: Sequence[Row], table: str) -> None:
-    """CheckError for the first of these rows that breaks a check of the table."""
+def check_rows(schema: Schema, rows: Sequence[Row], table: str, *, numbered: bool = False) -> None:
+    """CheckError for the first of these rows that breaks a check of the table.
+
+    `numbered`: they stand as in the input, so the error tells the number of the row.
+    """
     if schema.checks:
-        guard_of(schema).check_rows(rows, table)
+        guard_of(schema).check_rows(rows, table, numbered=numbered)
 
 
-def check_table(schema: Schema, data: pa.Table, table: str, *, first: int = 0) -> None:
+def check_table(schema: Schema, data: pa.Table, table: str, *, first: int | None = None) -> None:
     """CheckError for the first row of a canonical table that breaks a check.
 
-    `first` is the number of its first row in the input.
+    `first` is the number of its first row in the input, if it stands as it came.
     """
     if schema.checks and (found := guard_of(schema).broken(data, table)):
         raise guard_of(schema).error(data, table, found, first=first)

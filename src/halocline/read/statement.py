@@ -29,15 +29,20 @@ from halocline.schema.schema import Schema
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
 TELLTALES = frozenset({"current_setting", "getenv", "getvariable", "current_database_path"})
 ENGINE_NAMES = ("duckdb_", "pragma_", "sqlite_", "pg_")
+# fmt: off
 UNSTEADY = frozenset(
-    """current_catalog current_connection_id current_database current_date
-    current_localtime current_localtimestamp current_query current_query_id current_role
-    current_schema current_schemas current_setting current_time current_timestamp
-    current_transaction_id current_user currval error gen_random_uuid get_current_time
-    get_current_timestamp getvariable in_search_path localtime localtimestamp nextval now rand
-    random session_user setseed setval sleep_ms stats today transaction_timestamp txid_current
-    user uuid uuidv4 uuidv7 vector_type version write_log""".split()
+    [
+        "current_catalog", "current_connection_id", "current_database", "current_date",
+        "current_localtime", "current_localtimestamp", "current_query", "current_query_id",
+        "current_role", "current_schema", "current_schemas", "current_setting", "current_time",
+        "current_timestamp", "current_transaction_id", "current_user", "currval", "error",
+        "gen_random_uuid", "get_current_time", "get_current_timestamp", "getvariable",
+        "in_search_path", "localtime", "localtimestamp", "nextval", "now", "rand", "random",
+        "session_user", "setseed", "setval", "sleep_ms", "stats", "today", "transaction_timestamp",
+        "txid_current", "user", "uuid", "uuidv4", "uuidv7", "vector_type", "version", "write_log",
+    ]
 )
+# fmt: on
 """Functions that give another answer at another time or place."""
 _BEFORE = "select 1 from t where "
 _HINTS = {

@@ -58,9 +58,7 @@ def _shown(name: str, quoted: bool) -> str:
 
 def stored_checks(wires: Iterable[tuple[str, list[str], list[int], bool]]) -> tuple[Check, ...]:
     """What `to_wire` wrote; SchemaError for anything else."""
-    found = tuple(
-        Check(name, tuple(parts), tuple(ids), valid) for name, parts, ids, valid in wires
-    )
+    found = tuple(Check(name, tuple(parts), tuple(ids), valid) for name, parts, ids, valid in wires)
     check_names(one.name for one in found)
     for one in found:
         if len(one.parts) != len(one.ids) + 1:

@@ -161,7 +161,7 @@ class Schema:
     @cached_property
     def companions(self) -> dict[int, frozenset[int]]:
         """By position: the columns that stand in a check with a column, itself among them."""
-        places = {column.id: at for at, column in enumerate(self.columns)}
+        places: dict[int, int] = {column.id: at for at, column in enumerate(self.columns)}
         found: dict[int, frozenset[int]] = {}
         for check in self.checks:
             together = frozenset(places[id] for id in check.ids)

@@ -43,7 +43,7 @@ SHOWN: Final = 10
 def insert(committer: Commits, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Insert a canonical table, together with the parts that were inserted before it."""
     order: Int64Array | None = None
-    check_table(changes.schema, table, changes.entry.name)
+    check_table(changes.schema, table, changes.entry.name, first=0)
     if changes.schema.primary_key:
         order, _ = _checked(committer, changes, table, snapshot)
     _write_waiting(committer, changes, table, order)

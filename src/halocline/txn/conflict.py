@@ -10,7 +10,8 @@ snapshot, seen through the newest version of each key and the tombstone of each 
 | delete K       | -         | conflict                | conflict              | conflict |
 
 Columns that both have only added to (`hc.add`) count as other columns: the sum is made at the
-rebase, from the newest row. If that row is in memory, it is made under the commit lock.
+rebase, from the newest row. If that row is in memory, it is made under the commit lock. Columns of
+one check count as one column; a row that a rebase has made is checked again.
 
 An upsert is an insert or an update, whichever it was at the snapshot. Changing a key column is a
 delete plus an insert. Writing an equal value is still a write. docs/isolation.md has every pair.
@@ -356,6 +357,8 @@ def follow(
             raise conflict(changes, reason, key, tombstone.commit_ts)
         if not ids.isdisjoint(tombstone.changed):
             reason = "the same column was written by another transaction"
+            if set(map(abs, tombstone.changed)).isdisjoint(changes.schema.ids_of(mine)):
+                reason = "a column of the same check was written by another transaction"
             raise conflict(changes, reason, key, tombstone.commit_ts)
         rowid = tombstone.successor
         tombstone = fate(rowid)

@@ -87,10 +87,11 @@ class LenientInsert:
                 if columns == "all":
                     check_table(schema, table, self.changes.entry.name, first=done)
             else:
-                table, wrong = schema.sift(chunk, columns=columns)
+                table, unfit = schema.sift(chunk, columns=columns)
+                wrong |= unfit
                 if columns == "all":
                     broken = broken_rows(schema, table, self.changes.entry.name)
-                    wrong = {at: (None, reason) for at, reason in broken.items()} | wrong
+                    wrong |= {at: (None, broken[at]) for at in broken.keys() - unfit.keys()}
             self._reject(chunk, done, wrong)
             kept = _all_but(table.num_rows, list(wrong))
             yield _where(table, kept), done + np.flatnonzero(kept)
@@ -138,7 +139,7 @@ class LenientInsert:
         schema, name = self.changes.schema, self.changes.entry.name
         table = schema.to_table(kept)
         if self.misfits is None:
-            check_rows(schema, kept, name)
+            check_rows(schema, kept, name, numbered=True)
             return table, numbers
         broken = broken_rows(schema, table, name)
         for at, reason in sorted(broken.items()):
@@ -186,7 +187,8 @@ class LenientInsert:
 
         They are known by their keys, for what breaks a check is the row that comes of an upsert.
         """
-        assert self.misfits is not None and error.broken, "an upsert has keys"
+        assert self.misfits is not None
+        assert error.broken, "an upsert has keys"
         keys = self.changes.schema.keys_of(table)
         wrong = [at for at, key in enumerate(keys) if key in error.broken]
         for at, row in zip(wrong, table.take(pa.array(wrong)).to_pylist(), strict=True):
@@ -227,7 +229,9 @@ class LenientInsert:
         pairs = zip(numbers[rows].tolist(), values, strict=True)
         self.misfits += [Misfit(number, column, reason, row) for number, row in pairs]
 
-    def _reject(self, chunk: pa.Table, done: int, wrong: Mapping[int, tuple[str | None, str]]) -> None:
+    def _reject(
+        self, chunk: pa.Table, done: int, wrong: Mapping[int, tuple[str | None, str]]
+    ) -> None:
         if not wrong:
             return
         assert self.misfits is not None

@@ -32,13 +32,7 @@ from typing import Any, Final, Unpack
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.errors import (
-    ConflictError,
-    DuplicateKeyError,
-    HaloclineError,
-    NotFoundError,
-    UsageError,
-)
+from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
 from halocline.read.guard import check_rows
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
@@ -49,10 +43,11 @@ from halocline.txn import write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import alter_table, new_schema
+from halocline.txn.definitions import alter_table, new_schema, with_checks
+from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
-from halocline.txn.reads import changed_between, told_by
+from halocline.txn.reads import told_by
 from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
@@ -223,10 +218,7 @@ class Transaction:
         """
         changes = self.changes_of(table)
         schema = write.keyed(changes.state).schema
-        if isinstance(keys, (list, tuple)):
-            given = schema.key_table([schema.key(key) for key in keys])
-        else:
-            given = schema.table(keys, columns="given").select(list(schema.primary_key))
+        given = write.key_table(schema, keys)
         if not self._may_write():
             return 0
         if self.serializable:
@@ -281,12 +273,7 @@ class Transaction:
 
         With `for_update` the keys are this transaction's until it ends: see `get`.
         """
-        if isinstance(keys, (pa.Array, pa.ChunkedArray)):
-            keys = keys.to_pylist()
-        # A frame would be read as the names of its columns.
-        wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
-        if wrong or not isinstance(keys, Iterable):
-            raise UsageError("get_many takes a list of keys, or an Arrow array of them")
+        keys = write.key_list(keys)
         if for_update or timeout is not None:
             self._lock(table, keys, for_update, timeout)
         view = self._view(table)
@@ -350,15 +337,14 @@ class Transaction:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        checks: Mapping[str, str] | None = None,
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
         definition = new_schema(schema, primary_key, layout, comment, self._core.options)
-        if not self._may_write():
-            return
-        ddl = self._ddl()
-        if not if_not_exists or ddl.table(name) is None:
-            entry = ddl.create_table(name, definition, layout=layout, options={})
+        definition = with_checks(definition, name, checks)
+        if self._may_write() and not (if_not_exists and self._ddl().table(name) is not None):
+            entry = self._ddl().create_table(name, definition, layout=layout, options={})
             self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
@@ -669,24 +655,15 @@ class Transaction:
         fresh = not has_read and (self._own is None or self.workspace.is_untouched)
         state = write.keyed(self._find(table))
         self._has_read = has_read  # the table, not what is in it
-        plain = [state.schema.key(key) for key in keys]
-        rows = frozenset((state.table_id, state.schema.key_bytes(key)) for key in plain)
-        committer, name = self._core.writing, state.entry.name
-        self.locked |= rows
+        committer, wanted_rows = self._core.writing, Locked.of(state, keys)
+        self.locked |= wanted_rows.rows
         self.ticket = self.ticket or committer.new_ticket()
-        try:
-            committer.take_turns(self.ticket, rows, wait_s, lasts=True)
-        except ConflictError as error:
-            key = plain[0] if len(plain) == 1 else None
-            raise ConflictError(error.reason, table=name, key=key) from None
+        wanted_rows.take(committer, self.ticket, wait_s)
         newest = self._core.newest_ts()
         if fresh and newest > self.snapshot:  # nothing of the old snapshot has been seen
             self.snapshot = self._core.pin_newest(id(self))
-        changed = changed_between(state, plain, self.snapshot, newest)
-        if changed is not None:
-            reason = "a row that is locked had changed before it was"
-            raise ConflictError(reason, table=name, key=changed)
-        self.workspace.reads_of(state).keys.update(plain)
+        wanted_rows.check(self.snapshot, newest)
+        self.workspace.reads_of(state).keys.update(wanted_rows.keys)
 
     # The one row that is kept aside.
 

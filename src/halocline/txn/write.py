@@ -8,7 +8,7 @@ that raises leaves the transaction as it was. Small inputs become single rows; i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from halocline.rows.state import TableState
 from halocline.schema import convert
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
+from halocline.schema.schema import Schema
 from halocline.txn import bulk, bulk_ends
 from halocline.txn.assignment import Assignment, NewValues, work_out
 from halocline.txn.core import Core
@@ -99,7 +100,7 @@ def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
 
 def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> int:
     """Insert rows that fit the columns, one by one."""
-    check_rows(changes.schema, rows, changes.entry.name)
+    check_rows(changes.schema, rows, changes.entry.name, numbered=True)
     key_of = changes.state.key_of
     if key_of is None:
         for row in rows:
@@ -120,7 +121,7 @@ def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> in
 def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Insert a canonical Arrow table as one part."""
     schema, name = changes.schema, changes.entry.name
-    check_table(schema, table, name)
+    check_table(schema, table, name, first=0)
     if not schema.primary_key:
         changes.add_part(Part(table=table, run=None))
         return int(table.num_rows)
@@ -172,7 +173,7 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
     if failure is not None:
         failure.read_keys = absent
         raise failure
-    check_rows(schema, [row for _, row, _, _ in steps], changes.entry.name)
+    check_rows(schema, [row for _, row, _, _ in steps], changes.entry.name, numbered=True)
     for key, row, changed, row_id in steps:
         if changed is None:
             changes.insert(key, row)
@@ -504,6 +505,25 @@ def keyed(state: TableState) -> TableState:
     if state.key_of is None:
         raise UsageError(f"table {state.entry.name!r} has no primary key; use scan or where=")
     return state
+
+
+def key_table(schema: Schema, keys: Any) -> pa.Table:
+    """Keys, a list of them or anything that exports Arrow, as a table of the key columns."""
+    if isinstance(keys, (list, tuple)):
+        return schema.key_table([schema.key(key) for key in keys])
+    return schema.table(keys, columns="given").select(list(schema.primary_key))
+
+
+def key_list(keys: Any) -> Iterable[Any]:
+    """Keys that are asked for one by one; UsageError for what is no list of keys."""
+    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        listed: list[Any] = keys.to_pylist()
+        return listed
+    # A frame would be read as the names of its columns.
+    wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
+    if wrong or not isinstance(keys, Iterable):
+        raise UsageError("get_many takes a list of keys, or an Arrow array of them")
+    return keys
 
 
 def _need_key(changes: TableChanges) -> None:
