@@ -19,7 +19,7 @@ from halocline.errors import NotFoundError, SchemaError, UsageError
 from halocline.options import Options
 from halocline.read.guard import guard_of
 from halocline.schema.checks import CHECK_CHARS_MAX, Check, check_names
-from halocline.schema.evolve import alter
+from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Workspace
 
@@ -74,9 +74,8 @@ def validated(schema: Schema) -> Schema:
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:
     """Give a table its next schema; it is there for others when the transaction commits."""
-    known = ("add", "drop", "rename", "change")
-    if unknown := [one for one in changes if one not in known]:
-        raise UsageError(f"alter_table takes {', '.join(known)}, not {unknown[0]}")
+    if unknown := [one for one in changes if one not in KINDS]:
+        raise UsageError(f"alter_table takes {', '.join(KINDS)}, not {unknown[0]}")
     entry = ddl.table(name)
     if entry is None:
         raise NotFoundError("table", name)

@@ -28,6 +28,7 @@ from halocline.schema.compiled import Row
 from halocline.schema.convert import Misfit
 from halocline.txn import bulk, write
 from halocline.txn.core import Core
+from halocline.txn.returning import Returned
 from halocline.txn.taken_keys import SortedKeys, taken_places
 from halocline.txn.workspace import TableChanges
 
@@ -47,6 +48,7 @@ class LenientInsert:
         snapshot: int,
         on_conflict: OnConflict,
         reject: Rejects,
+        returned: Returned | None = None,
     ) -> None:
         if on_conflict not in ("error", "ignore", "upsert"):
             raise UsageError(f"on_conflict= is error, ignore or upsert, not {on_conflict!r}")
@@ -55,6 +57,7 @@ class LenientInsert:
         self.core, self.changes, self.snapshot = core, changes, snapshot
         self.on_conflict, self.reject = on_conflict, reject
         self.misfits: list[Misfit] | None = None if reject is None else []
+        self.returned = returned
         self.taken: list[Any] = []
         self.count = 0
 
@@ -163,6 +166,8 @@ class LenientInsert:
                     self._reject_keys(table, numbers, found, TAKEN)
                 table, order = _where(table, _all_but(table.num_rows, found)), None
         if table.num_rows:
+            if self.returned is not None:
+                self.returned.table(table)
             bulk.insert_new(self.core.writing, self.changes, table, order)
         return int(table.num_rows)
 
@@ -173,10 +178,12 @@ class LenientInsert:
             table, numbers, *_ = self._once(table, numbers)
         while table.num_rows:
             try:
-                return write.upsert(self.core, self.changes, table, self.snapshot)
+                return write.upsert(self.core, self.changes, table, self.snapshot, self.returned)
             except CheckError as error:
                 if self.misfits is None:
                     raise
+                if self.returned is not None:
+                    self.returned.start_over()
                 table, numbers = self._reject_broken(table, numbers, error)
         return 0
 

@@ -48,6 +48,7 @@ from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
+from halocline.txn.returning import Returned, Returning, read_returning, returned_of, select_row
 from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
@@ -116,36 +117,53 @@ class Transaction:
     # Writing.
 
     def insert(
-        self, table: str, rows: Any, *, on_conflict: OnConflict = "error", reject: Rejects = None
-    ) -> int:
+        self,
+        table: str,
+        rows: Any,
+        *,
+        on_conflict: OnConflict = "error",
+        reject: Rejects = None,
+        returning: Returning = False,
+    ) -> Any:
         """Insert a dict, a list of dicts, a file by its path, or anything that exports Arrow.
 
         Returns how many. DuplicateKeyError when a key is taken, SchemaError when a value does not
         fit; then nothing is kept. on_conflict: "ignore" leaves out rows of taken keys, "upsert"
         updates them. reject: a list that gets row, column, reason and values of what does not fit.
+        returning: True, or columns, gives what was stored: a dict for a dict, else a pa.Table.
         """
         plain = on_conflict == "error" and reject is None
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                return self._insert_first(state, rows)
+                return self._insert_first(state, rows, returning)
         changes = self.changes_of(table)
+        returned = returned_of(changes.schema, rows, returning)
         if not self._writable and not self._may_write():
-            return write.count_rows(rows)
+            return write.count_rows(rows) if returned is None else returned.result()
         with self._reading(changes.state):
             if plain:
-                return write.insert(self._core, changes, rows, self.snapshot)
-            work = LenientInsert(self._core, changes, self.snapshot, on_conflict, reject)
-            self._note(changes.state, keys=work.run(rows))
-            return work.count
+                count = write.insert(self._core, changes, rows, self.snapshot, returned)
+            else:
+                work = LenientInsert(
+                    self._core, changes, self.snapshot, on_conflict, reject, returned
+                )
+                self._note(changes.state, keys=work.run(rows))
+                count = work.count
+        return count if returned is None else self._shown(changes, returned)
 
-    def upsert(self, table: str, rows: Any) -> int:
-        """Insert rows, or update those whose key exists; absent columns keep their value."""
+    def upsert(self, table: str, rows: Any, *, returning: Returning = False) -> Any:
+        """Insert rows, or update those whose key exists; absent columns keep their value.
+
+        Returns how many, or with returning= whole rows as they are after it, as `insert` does.
+        """
         changes = self.changes_of(table)
+        returned = returned_of(changes.schema, rows, returning)
         if not self._may_write():
-            return write.count_rows(rows)
+            return write.count_rows(rows) if returned is None else returned.result()
         with self._reading(changes.state):
-            return write.upsert(self._core, changes, rows, self.snapshot)
+            count = write.upsert(self._core, changes, rows, self.snapshot, returned)
+        return count if returned is None else self._shown(changes, returned)
 
     def update(
         self,
@@ -635,6 +653,12 @@ class Transaction:
             reads.keys.update(keys)
             reads.whole |= whole
 
+    def _shown(self, changes: TableChanges, returned: Returned) -> Any:
+        """What was stored is shown to the caller, so it was read."""
+        if self.serializable and changes.schema.primary_key:
+            self._note(changes.state, keys=returned.keys())
+        return returned.result()
+
     @contextmanager
     def _reading(self, state: TableState, keys: Sequence[Any] = ()) -> Iterator[None]:
         """A write that fails has told its caller something: serializable remembers what."""
@@ -667,8 +691,9 @@ class Transaction:
 
     # The one row that is kept aside.
 
-    def _insert_first(self, state: TableState, values: dict[str, Any]) -> int:
+    def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
         """The first write of this transaction is one row: keep it aside (see commit_single)."""
+        names = () if returning is False else read_returning(state.schema, returning)
         row = state.schema.row(values)
         if state.schema.checks:
             check_rows(state.schema, (row,), state.entry.name)
@@ -677,4 +702,4 @@ class Transaction:
         if find(state, key, self.snapshot):
             raise DuplicateKeyError(state.entry.name, [key])
         self._own = (state, key, row, 0, ())
-        return 1
+        return select_row(state.schema, row, names) if names else 1
