@@ -26,7 +26,7 @@ import pyarrow as pa
 from halocline.errors import CheckError, SchemaError, UsageError
 from halocline.options import MIB
 from halocline.read.duck import Duck
-from halocline.schema.checks import Check
+from halocline.schema.checks import RowCheck
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 
@@ -39,7 +39,7 @@ class Broken(NamedTuple):
     """A row of a table that breaks a check."""
 
     place: int
-    check: Check
+    check: RowCheck
 
 
 class Guard:
@@ -51,7 +51,7 @@ class Guard:
 
         self._schema = schema
         self._texts: list[str] = []
-        self._tests: list[tuple[Check, RowTest]] = []
+        self._tests: list[tuple[RowCheck, RowTest]] = []
         self._slow: list[int] = []
         """Checks that Python cannot tell."""
         for number, check in enumerate(schema.checks):
@@ -125,11 +125,11 @@ class Guard:
         error.broken = {key: self.reason(checks[at]) for key, at in pairs if key is not None}
         return error
 
-    def reason(self, check: Check) -> str:
+    def reason(self, check: RowCheck) -> str:
         """Why a row is refused that breaks it."""
         return f"check {check.name or 'not null'!r} ({self._schema.check_text(check)}) is broken"
 
-    def _columns(self, check: Check) -> list[str]:
+    def _columns(self, check: RowCheck) -> list[str]:
         return [column.name for column in self._schema.columns if column.id in check.ids]
 
     def _ask(self, data: pa.Table, numbers: Iterable[int], table: str) -> list[Broken]:

@@ -30,7 +30,7 @@ _PLAIN: Final = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class RowCheck:
     """One check of a table."""
 
     name: str
@@ -56,9 +56,11 @@ def _shown(name: str, quoted: bool) -> str:
     return name if plain else '"' + name.replace('"', '""') + '"'
 
 
-def stored_checks(wires: Iterable[tuple[str, list[str], list[int], bool]]) -> tuple[Check, ...]:
+def stored_checks(wires: Iterable[tuple[str, list[str], list[int], bool]]) -> tuple[RowCheck, ...]:
     """What `to_wire` wrote; SchemaError for anything else."""
-    found = tuple(Check(name, tuple(parts), tuple(ids), valid) for name, parts, ids, valid in wires)
+    found = tuple(
+        RowCheck(name, tuple(parts), tuple(ids), valid) for name, parts, ids, valid in wires
+    )
     check_names(one.name for one in found)
     for one in found:
         if len(one.parts) != len(one.ids) + 1:

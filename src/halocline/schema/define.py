@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
-from halocline.schema.checks import Check, stored_checks
+from halocline.schema.checks import RowCheck, stored_checks
 from halocline.schema.column import (
     Column,
     Default,
@@ -72,7 +72,7 @@ class Stored(NamedTuple):
     last_id: int
     version: int
     comment: str
-    checks: tuple[Check, ...]
+    checks: tuple[RowCheck, ...]
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

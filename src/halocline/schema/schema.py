@@ -33,7 +33,7 @@ from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
 from halocline.schema import batches, codec, convert, keys
 from halocline.schema.cells import Cells
-from halocline.schema.checks import Check
+from halocline.schema.checks import RowCheck
 from halocline.schema.column import Default, check_comment
 from halocline.schema.compiled import (
     Row,
@@ -103,7 +103,7 @@ class Schema:
     key_bytes_max: int = keys.KEY_BYTES_MAX
     version: int = 0
     """How often the table had been altered; evolve.py makes the next."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[RowCheck, ...] = ()
     """What must hold for every row; read/guard.py asks."""
 
     @classmethod
@@ -168,7 +168,7 @@ class Schema:
         """The position of a column in a row, by its name in any case."""
         return self._names.position(name)
 
-    def check_text(self, check: Check, *, quoted: bool = False) -> str:
+    def check_text(self, check: RowCheck, *, quoted: bool = False) -> str:
         """The expression of a check; quoted for those that parse it."""
         return check.text({column.id: column.name for column in self.columns}, quoted=quoted)
 

@@ -18,7 +18,7 @@ from halocline.catalog.names import check_layout
 from halocline.errors import NotFoundError, SchemaError, UsageError
 from halocline.options import Options
 from halocline.read.guard import guard_of
-from halocline.schema.checks import CHECK_CHARS_MAX, Check, check_names
+from halocline.schema.checks import CHECK_CHARS_MAX, RowCheck, check_names
 from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Workspace
@@ -50,13 +50,13 @@ def with_checks(
     return validated(replace(schema, checks=(*schema.checks, *added)))
 
 
-def _read_check(schema: Schema, table: str, name: str, text: Any, valid: bool) -> Check:
+def _read_check(schema: Schema, table: str, name: str, text: Any, valid: bool) -> RowCheck:
     from halocline.read.statement import cut_check  # with it comes the parser of SQL
 
     if isinstance(text, str) and len(text) > CHECK_CHARS_MAX:
         raise SchemaError(f"check {name!r} has more than {CHECK_CHARS_MAX} characters")
     try:
-        return Check(name, *cut_check(text, schema, table), valid)
+        return RowCheck(name, *cut_check(text, schema, table), valid)
     except UsageError as error:
         column = error.column if isinstance(error, SchemaError) else None
         raise SchemaError(f"check {name!r}: {error}", column=column) from None

@@ -32,9 +32,8 @@ from typing import Any, Final, Unpack
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
-from halocline.read.guard import check_rows
-from halocline.read.point import find, find_row
+from halocline.errors import HaloclineError, NotFoundError, UsageError
+from halocline.read.point import find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
@@ -49,7 +48,7 @@ from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
 from halocline.txn.returning import Returned, Returning, read_returning, returned_of, select_row
-from halocline.txn.row_update import Addition, SeenRow, Single, row_update
+from halocline.txn.row_update import Addition, SeenRow, Single, row_insert, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
 
@@ -136,7 +135,9 @@ class Transaction:
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                return self._insert_first(state, rows, returning)
+                names = () if returning is False else read_returning(state.schema, returning)
+                self._own = own = row_insert(state, rows, self.snapshot)
+                return select_row(state.schema, own[2], names) if names else 1
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
         if not self._writable and not self._may_write():
@@ -688,18 +689,3 @@ class Transaction:
             self.snapshot = self._core.pin_newest(id(self))
         wanted_rows.check(self.snapshot, newest)
         self.workspace.reads_of(state).keys.update(wanted_rows.keys)
-
-    # The one row that is kept aside.
-
-    def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
-        """The first write of this transaction is one row: keep it aside (see commit_single)."""
-        names = () if returning is False else read_returning(state.schema, returning)
-        row = state.schema.row(values)
-        if state.schema.checks:
-            check_rows(state.schema, (row,), state.entry.name)
-        assert state.key_of is not None
-        key = state.key_of(row)
-        if find(state, key, self.snapshot):
-            raise DuplicateKeyError(state.entry.name, [key])
-        self._own = (state, key, row, 0, ())
-        return select_row(state.schema, row, names) if names else 1

@@ -23,7 +23,7 @@ from halocline.errors import CheckError, UsageError
 from halocline.read import guard
 from halocline.read.row_test import broken_by
 from halocline.read.statement import ENGINE_NAMES, UNSTEADY, bind_check
-from halocline.schema.checks import Check
+from halocline.schema.checks import RowCheck
 from halocline.schema.schema import Schema
 from halocline.txn.definitions import with_checks
 from tests.unit.read.test_prune_against_duckdb import (
@@ -234,4 +234,4 @@ def test_a_check_out_of_a_damaged_catalog_is_refused() -> None:
     for broken in (["c", ["", ""], [2, 3], True], ["c", ["", " < ", ""], [2, 9], True]):
         with pytest.raises(UsageError):
             Schema.from_wire(wire | {"checks": [broken]})
-    assert Check("c", ("", " > 0"), (2,)).to_wire() == ["c", ["", " > 0"], [2], True]
+    assert RowCheck("c", ("", " > 0"), (2,)).to_wire() == ["c", ["", " > 0"], [2], True]
