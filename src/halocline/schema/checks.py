@@ -46,6 +46,11 @@ class RowCheck:
         shown = [_shown(names[id], quoted) for id in self.ids]
         return "".join(part + name for part, name in zip_longest(self.parts, shown, fillvalue=""))
 
+    @property
+    def rule(self) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+        """What it demands, whether valid or not."""
+        return self.name, self.parts, self.ids
+
     def to_wire(self) -> list[Any]:
         """Plain values, for the catalog."""
         return [self.name, list(self.parts), list(self.ids), self.valid]

@@ -95,7 +95,7 @@ class WrittenFiles(NamedTuple):
 class ObjectParts:
     """Data and tombstone objects of one transaction in one table."""
 
-    __slots__ = ("files", "handed_in", "job", "state", "writer")
+    __slots__ = ("files", "handed_in", "job", "state", "writer", "written")
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -106,6 +106,8 @@ class ObjectParts:
         self.handed_in: list[JobNode] = []
         """Jobs of others whose files have joined; they are over when the transaction is."""
         self.files = WrittenFiles()
+        self.written: set[int] = set()
+        """Ids of the columns that a job has values for; empty: all of its version."""
 
     def __bool__(self) -> bool:
         return bool(self.inserts or self.endings)
