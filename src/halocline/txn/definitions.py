@@ -25,16 +25,19 @@ from halocline.txn.workspace import Workspace
 
 
 def new_schema(
+    name: str,
     schema: Any,
     primary_key: str | Sequence[str] | None,
     layout: str,
     comment: str,
+    checks: Mapping[str, str] | None,
     options: Options,
 ) -> Schema:
     """The schema of a table that is created."""
     check_layout(layout)
     longest = options.key_bytes_max
-    return Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+    found = Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+    return with_checks(found, name, checks)
 
 
 def with_checks(

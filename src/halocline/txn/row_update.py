@@ -1,6 +1,5 @@
-"""Changes of one row, by transactions that do nothing else: inserted, written, or only added to.
+"""Updates of one row, by transactions that do nothing else: written, or only added to.
 
-    insert({"id": 1})             --> Single
     update(key, {"n": 5})         --> Single    --> commits if nobody was first
     update(key, {"n": hc.add(1)}) --> Addition  --> commits on the newest row, whoever was first
 
@@ -24,9 +23,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from halocline.errors import DuplicateKeyError
 from halocline.read.guard import check_rows
-from halocline.read.point import find, find_row
+from halocline.read.point import find_row
 from halocline.rows.nodes import Update
 from halocline.rows.state import TableState
 from halocline.schema.codec import encode as encode_rows
@@ -86,18 +84,6 @@ class Addition:
         node = Update(state.table_id, (target,), ids, (row,), None, (self.key,), None, 0, body)
         node.version = state.schema.version
         return node
-
-
-def row_insert(state: TableState, values: dict[str, Any], snapshot: int) -> Single:
-    """The first write of a transaction, one new row, kept aside (see commit_single)."""
-    row = state.schema.row(values)
-    if state.schema.checks:
-        check_rows(state.schema, (row,), state.entry.name)
-    assert state.key_of is not None
-    key = state.key_of(row)
-    if find(state, key, snapshot):
-        raise DuplicateKeyError(state.entry.name, [key])
-    return state, key, row, 0, ()
 
 
 def row_update(

@@ -32,8 +32,9 @@ from typing import Any, Final, Unpack
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.errors import HaloclineError, NotFoundError, UsageError
-from halocline.read.point import find_row
+from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
+from halocline.read.guard import check_rows
+from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
@@ -42,13 +43,13 @@ from halocline.txn import write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import alter_table, new_schema, with_checks
+from halocline.txn.definitions import alter_table, new_schema
 from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
 from halocline.txn.returning import Returned, Returning, read_returning, returned_of, select_row
-from halocline.txn.row_update import Addition, SeenRow, Single, row_insert, row_update
+from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
 
@@ -135,9 +136,7 @@ class Transaction:
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                names = () if returning is False else read_returning(state.schema, returning)
-                self._own = own = row_insert(state, rows, self.snapshot)
-                return select_row(state.schema, own[2], names) if names else 1
+                return self._insert_first(state, rows, returning)
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
         if not self._writable and not self._may_write():
@@ -146,9 +145,8 @@ class Transaction:
             if plain:
                 count = write.insert(self._core, changes, rows, self.snapshot, returned)
             else:
-                work = LenientInsert(
-                    self._core, changes, self.snapshot, on_conflict, reject, returned
-                )
+                how = on_conflict, reject, returned
+                work = LenientInsert(self._core, changes, self.snapshot, *how)
                 self._note(changes.state, keys=work.run(rows))
                 count = work.count
         return count if returned is None else self._shown(changes, returned)
@@ -360,10 +358,9 @@ class Transaction:
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        definition = new_schema(schema, primary_key, layout, comment, self._core.options)
-        definition = with_checks(definition, name, checks)
+        new = new_schema(name, schema, primary_key, layout, comment, checks, self._core.options)
         if self._may_write() and not (if_not_exists and self._ddl().table(name) is not None):
-            entry = self._ddl().create_table(name, definition, layout=layout, options={})
+            entry = self._ddl().create_table(name, new, layout=layout, options={})
             self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
@@ -689,3 +686,15 @@ class Transaction:
             self.snapshot = self._core.pin_newest(id(self))
         wanted_rows.check(self.snapshot, newest)
         self.workspace.reads_of(state).keys.update(wanted_rows.keys)
+
+    def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
+        """The first write of this transaction is one row: keep it aside (see commit_single)."""
+        names = () if returning is False else read_returning(state.schema, returning)
+        row = state.schema.row(values)
+        if state.schema.checks:
+            check_rows(state.schema, (row,), state.entry.name)
+        key = state.schema.key_of(row)
+        if find(state, key, self.snapshot):
+            raise DuplicateKeyError(state.entry.name, [key])
+        self._own = (state, key, row, 0, ())
+        return select_row(state.schema, row, names) if names else 1
