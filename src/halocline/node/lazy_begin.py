@@ -46,6 +46,7 @@ from halocline.read.guard import check_rows
 from halocline.read.point import find
 from halocline.txn import Core, Transaction
 from halocline.txn.commits import Commits
+from halocline.txn.identity import with_key
 from halocline.txn.row_update import Single
 
 
@@ -107,6 +108,8 @@ class LazyTransaction(Transaction):
             return False
         try:
             row = state.schema.row(values)
+            if state.sequence is not None:
+                row = with_key(core, state, row, self.snapshot)
             if state.schema.checks:
                 check_rows(state.schema, (row,), state.entry.name)
             key = state.key_of(row)
