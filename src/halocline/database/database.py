@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -218,12 +218,15 @@ class Database:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        checks: Mapping[str, str] | None = None,
         codec: Codec = None,
     ) -> Table:
         """Create a table in a transaction of its own.
 
         schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
         frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
+        checks: name -> SQL expression over a row, such as "amount > 0"; a row that makes one false
+        is a CheckError, on every way in.
         codec: "zstd", "lz4" or "none" for the objects of the table, or a dict of columns to these.
         """
         if type(schema).__module__.startswith("pyspark."):
@@ -231,7 +234,7 @@ class Database:
 
             schema = definition(schema)
         how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
-        how["codec"] = codec
+        how |= {"codec": codec, "checks": checks}
         with self.begin() as txn:
             txn.create_table(name, schema, primary_key, **how)
         return Table(self, name)

@@ -118,6 +118,7 @@ def _table(db: Database, name: str, width: int) -> Picture:
     left = schema.names[fits:]
     words = [f"and {len(left)} more columns: {', '.join(left)}"] if left else []
     words += [f"{c.name}: {column_words(c)}" for c in schema.columns if column_words(c)]
+    words += check_words(schema)
     notes = "; ".join([*words, *table_words(schema)])
     key = f"key ({', '.join(schema.primary_key)})" if schema.primary_key else "no key"
     title = f"Table {name!r} of {db.path}: {count} rows, {key}"
@@ -138,6 +139,15 @@ def table_words(schema: Schema) -> list[str]:
     return [*words, schema.comment] if schema.comment else words
 
 
+def check_words(schema: Schema) -> list[str]:
+    """The checks of a table, each with its name."""
+    return [
+        f"check {check.name}: {schema.check_text(check)}{'' if check.valid else ' (not yet valid)'}"
+        for check in schema.checks
+        if check.name
+    ]
+
+
 def schema_lines(db: Database) -> list[str]:
     """Every table with a line for each of its columns."""
     lines: list[str] = []
@@ -155,6 +165,7 @@ def schema_lines(db: Database) -> list[str]:
                 for at, column in enumerate(schema.columns)
             ]
             lines += [f"  {line}" for line in text_table(cells, left=4)]
+            lines += [f"  {line}" for line in check_words(schema)]
     return lines
 
 

@@ -10,12 +10,15 @@ up to there. So a table is altered in one transaction, and written in another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypedDict
 
 from halocline.catalog import TableDdl
 from halocline.catalog.names import check_layout
-from halocline.errors import NotFoundError, UsageError
+from halocline.errors import NotFoundError, SchemaError, UsageError
 from halocline.options import Options
+from halocline.read.guard import guard_of
+from halocline.schema.checks import CHECK_CHARS_MAX, RowCheck, check_names
 from halocline.schema.compression import Codec
 from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
@@ -29,26 +32,67 @@ class NewTable(TypedDict, total=False):
     if_not_exists: bool
     comment: str
     codec: Codec
+    checks: Mapping[str, str] | None
 
 
 LAYOUT: Final = "clustered"
 
 
 def new_schema(
-    schema: Any, primary_key: str | Sequence[str] | None, how: NewTable, options: Options
+    name: str,
+    schema: Any,
+    primary_key: str | Sequence[str] | None,
+    how: NewTable,
+    options: Options,
 ) -> Schema:
     """The schema of a table that is created."""
     if unknown := [one for one in how if one not in NewTable.__annotations__]:
         known = ", ".join(NewTable.__annotations__)
         raise UsageError(f"create_table takes {known}, not {unknown[0]}")
     check_layout(how.get("layout", LAYOUT))
-    return Schema.define(
+    found = Schema.define(
         schema,
         primary_key,
         comment=how.get("comment", ""),
         codec=how.get("codec"),
         key_bytes_max=options.key_bytes_max,
     )
+    return with_checks(found, name, how.get("checks"))
+
+
+def with_checks(
+    schema: Schema, table: str, checks: Mapping[str, Any] | None, *, valid: bool = True
+) -> Schema:
+    """The schema with further checks, each read and tried out; SchemaError names the one."""
+    if checks is not None and not isinstance(checks, Mapping):
+        raise UsageError(f"checks are a dict of name -> expression, not {type(checks).__name__}")
+    if not checks:
+        return schema
+    check_names([*(check.name for check in schema.checks if check.name), *checks])
+    added = tuple(_read_check(schema, table, *pair, valid) for pair in checks.items())
+    return validated(replace(schema, checks=(*schema.checks, *added)))
+
+
+def _read_check(schema: Schema, table: str, name: str, text: Any, valid: bool) -> RowCheck:
+    from halocline.read.statement import cut_check  # with it comes the parser of SQL
+
+    if isinstance(text, str) and len(text) > CHECK_CHARS_MAX:
+        raise SchemaError(f"check {name!r} has more than {CHECK_CHARS_MAX} characters")
+    try:
+        return RowCheck(name, *cut_check(text, schema, table), valid)
+    except UsageError as error:
+        column = error.column if isinstance(error, SchemaError) else None
+        raise SchemaError(f"check {name!r}: {error}", column=column) from None
+
+
+def validated(schema: Schema) -> Schema:
+    """The schema itself, once its checks have been tried out over its columns."""
+    for check in schema.checks:
+        try:
+            guard_of(replace(schema, checks=(check,))).validate()
+        except UsageError as error:
+            raise SchemaError(f"check {check.name!r}: {str(error).partition(chr(10))[0]}") from None
+    return schema
 
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:
@@ -59,5 +103,5 @@ def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str,
     if entry is None:
         raise NotFoundError("table", name)
     work.check_untouched(entry)
-    ddl.alter_table(entry, alter(entry.schema, **changes))
+    ddl.alter_table(entry, validated(alter(entry.schema, **changes)))
     work.by_name.clear()
