@@ -275,7 +275,7 @@ def test_a_codec_that_is_none_is_refused(tmp_path: Path, codec: Any) -> None:
             with pytest.raises(SchemaError):
                 txn.create_table("t", {"id": int}, "id", codec=codec)
             with pytest.raises(hc.UsageError, match="what"):
-                txn.create_table("t", {"id": int}, "id", what=codec)
+                txn.create_table("t", {"id": int}, "id", what=codec)  # type: ignore[call-arg]
         assert db.tables() == []
 
 
