@@ -49,11 +49,13 @@ def load(
     token: Any = None,
     create: bool = False,
     primary_key: str | Sequence[str] | None = None,
+    evolve: bool = False,
 ) -> LoadReport:
     """Insert the rows of a DataFrame; a key that exists is an error, is ignored or is updated.
 
     With `create` a table that is missing is made in the same commit, with the DataFrame's columns
-    and `primary_key`; into one that is there, with that key, rows are loaded as ever.
+    and `primary_key`; into one that is there, with that key, rows are loaded as ever. With `evolve`
+    columns that the table has not are added to it, nullable and at its end, in the same commit.
     """
     if on_conflict not in get_args(OnConflict):
         raise UsageError(f"on_conflict is error, ignore or upsert, not {on_conflict!r}")
@@ -61,7 +63,7 @@ def load(
         raise UsageError("create=True and primary_key= go together: a new table needs a key")
     key = [primary_key] if isinstance(primary_key, str) else primary_key
     spec = Spec(matched=_MATCHED[on_conflict], absent="insert")
-    return write(df, db, table, lambda _: spec, token, key)
+    return write(df, db, table, lambda _: spec, token, key, evolve)
 
 
 def delete(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:

@@ -31,7 +31,8 @@ from halocline.txn.workspace import TableChanges
 
 def is_behind(changes: TableChanges) -> bool:
     """Has the table been altered since the transaction began?"""
-    return changes.home.newest is not changes.home
+    home = changes.home
+    return home.newest is not home and home.newest.schema.version >= home.schema.version
 
 
 def carry_over(tables: Iterable[TableChanges]) -> bool:
