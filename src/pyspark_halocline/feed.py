@@ -293,7 +293,8 @@ def _check_schema(schema: Schema, given: StructType) -> None:
     """UsageError unless a stream can have these columns."""
     every = spark_schema(changes_schema(schema))
     fields = {field.name: field for field in every}
-    if given[-2:] != every[-2:] or any(fields.get(field.name) != field for field in given):
+    is_feed = given.fields[-2:] == every.fields[-2:]
+    if not is_feed or any(fields.get(field.name) != field for field in given):
         raise UsageError(
             "the columns of the table are no longer those of the stream: start the query again, "
             "and leave .schema(...) out"
