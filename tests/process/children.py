@@ -102,6 +102,42 @@ def move_money_together(output: int, path: str, first: int) -> None:
                 os.write(output, b"lost %d\n" % number)
 
 
+def draw_keys(output: int, path: str, threads: int) -> None:
+    """One of several processes that draw keys until they are killed, whoever is the owner.
+
+    Says `drew thread key` before the commit, and `ack thread key` when it is over.
+    """
+    while True:
+        try:
+            db = halocline.open(path, options=SMALL)
+            break
+        except UnavailableError:
+            continue
+
+    def draw(thread: int) -> None:
+        for step in itertools.count():
+            rows: Any = {"by": thread} if step % 3 else [{"by": thread}] * 5
+            txn = db.begin()
+            try:
+                stored = txn.insert("keys", rows, returning=["id"])
+                drawn = [stored["id"]] if step % 3 else stored["id"].to_pylist()
+                told = b"".join(b" %d" % key for key in drawn)
+                os.write(output, b"drew %d%s\n" % (thread, told))
+                if step % 7 == 6:
+                    txn.rollback()
+                    continue
+                txn.commit()
+                os.write(output, b"ack %d%s\n" % (thread, told))
+            except (ConflictError, UnavailableError):
+                txn.rollback()
+
+    drawing = [threading.Thread(target=draw, args=(thread,)) for thread in range(threads)]
+    for thread in drawing:
+        thread.start()
+    for thread in drawing:
+        thread.join()
+
+
 def insert_together(output: int, path: str, first: int) -> None:
     """The same with single rows: keys of its own, and some that all of them try to take."""
     while True:

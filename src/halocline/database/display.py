@@ -125,7 +125,8 @@ def _table(db: Database, name: str, width: int) -> Picture:
 
 def column_words(column: TableColumn) -> str:
     """What a column has besides its name and type."""
-    words = [] if column.default is None else [f"default {column.default}"]
+    words = ["identity"] if column.identity else []
+    words += [] if column.default is None else [f"default {column.default}"]
     return ", ".join([*words, column.comment] if column.comment else words)
 
 

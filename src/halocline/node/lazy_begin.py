@@ -45,6 +45,7 @@ from halocline.node.replica import Replica
 from halocline.read.point import find
 from halocline.txn import Core, Transaction
 from halocline.txn.commits import Commits
+from halocline.txn.identity import with_key
 from halocline.txn.row_update import Single
 
 
@@ -106,6 +107,8 @@ class LazyTransaction(Transaction):
             return False
         try:
             row = state.schema.row(values)
+            if state.sequence is not None:
+                row = with_key(core, state, row, self.snapshot)
             key = state.key_of(row)
             if find(state, key, self.snapshot):
                 return False

@@ -60,6 +60,7 @@ class Defined(NamedTuple):
     comment: str = ""
     since: int = 0
     absent: Default | None = None
+    identity: bool = False
 
 
 class Stored(NamedTuple):
@@ -85,6 +86,7 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     """The version of the schema that added it."""
     absent: bytes | None = None
     """What older rows show, as the default."""
+    identity: bool = False
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,7 +125,7 @@ def _defined(name: str, given: Any) -> Defined:
     type, nullable, domain = read_type(given.type, name)
     nullable = nullable and given.nullable
     default = read_default(given.default, name, type, domain, nullable=nullable)
-    return Defined(name, type, nullable, domain, default, given.comment)
+    return Defined(name, type, nullable, domain, default, given.comment, identity=given.identity)
 
 
 def _arrow_schema(definition: Any) -> Any:
@@ -185,6 +187,7 @@ def read_stored(wire: Any) -> Stored:
         raise SchemaError("the stored schema has a nullable primary key")
     if any(column.since > read.version for column in columns):
         raise SchemaError("the stored schema has a column of a later version")
+    check_identity(columns, key)
     comment = check_comment(read.comment)
     return Stored(
         ids=ids,
@@ -200,8 +203,17 @@ def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Def
     type, _, domain = read_type(text, name)
     default = stored_default(properties.constant, properties.function, name, type, domain)
     absent = stored_default(properties.absent, "", name, type, domain)
-    comment = check_comment(properties.comment)
-    return Defined(name, type, nullable, domain, default, comment, properties.since, absent)
+    return Defined(
+        name,
+        type,
+        nullable,
+        domain,
+        default,
+        check_comment(properties.comment),
+        properties.since,
+        absent,
+        identity=properties.identity,
+    )
 
 
 def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
@@ -220,3 +232,17 @@ def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
             reason = f"{type_text(columns[at].type)} cannot be a primary key"
             raise SchemaError(reason, column=columns[at].name)
     return tuple(positions)
+
+
+def check_identity(columns: Sequence[Defined], key: Sequence[int]) -> None:
+    """SchemaError unless the column that has an identity, if one does, is the primary key."""
+    for at, column in enumerate(columns):
+        if not column.identity:
+            continue
+        if column.type != pa.int64():
+            shown = type_text(column.type)
+            reason = f"an identity column is of int (int64), not of {shown}"
+            raise SchemaError(reason, column=column.name)
+        if list(key) != [at]:
+            reason = "an identity column is the primary key of its table, alone: say primary_key="
+            raise SchemaError(f"{reason}{column.name!r}", column=column.name)

@@ -201,6 +201,8 @@ def _names(what: str, given: Sequence[str]) -> list[str]:
 def _added(name: Any, given: Any, id: ColumnId, version: int) -> TableColumn:
     check_names([name])
     (new,) = read_definition({name: given})
+    if new.identity:
+        raise SchemaError("an identity column comes with its table", column=name)
     constant = None if new.default is None or new.default.is_function else new.default
     if not new.nullable and constant is None:
         reason = "rows that are there have no value for it: give it a constant default, or add it"
@@ -221,6 +223,8 @@ def _added(name: Any, given: Any, id: ColumnId, version: int) -> TableColumn:
 def _with_default(column: TableColumn, given: Any) -> TableColumn:
     """Another default for rows that are still to come; None: none."""
     name, type, domain = column.name, column.type, column.domain
+    if column.identity:
+        raise SchemaError("draws its keys from a sequence: it has no default", column=name)
     return replace(column, default=read_default(given, name, type, domain, nullable=True))
 
 
@@ -228,7 +232,7 @@ def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
     column = schema.columns[at]
     (new,) = read_definition({column.name: given})
     type, nullable, domain = new.type, new.nullable, new.domain
-    if new.default is not None or new.comment:
+    if new.default is not None or new.comment or new.identity:
         raise SchemaError("change= takes a type, and nothing else", column=column.name)
     if at in schema.key_set:
         reason = "is part of the primary key, which keeps its type: copy into another table"

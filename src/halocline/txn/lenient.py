@@ -24,7 +24,7 @@ from halocline.objects.order import key_order, same_as_before
 from halocline.schema import convert
 from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.convert import Misfit
-from halocline.txn import bulk, write
+from halocline.txn import bulk, identity, write
 from halocline.txn.core import Core
 from halocline.txn.returning import Returned
 from halocline.txn.taken_keys import SortedKeys, taken_places
@@ -65,6 +65,9 @@ class LenientInsert:
         The list of rejected rows is emptied first: a transaction that runs again leaves no doubles.
         """
         upsert = self.on_conflict == "upsert"
+        if upsert:
+            rows, are_new = identity.without_keys(self.changes.schema, rows)
+            upsert = not are_new
         add = self._upsert if upsert else self._insert
         with self.changes.all_or_nothing():
             for chunk in self._chunks(rows, "given" if upsert else "all"):
@@ -129,6 +132,7 @@ class LenientInsert:
 
     def _insert(self, table: pa.Table, numbers: Int64Array) -> int:
         order: Int64Array | None = None
+        table = identity.fill_table(self.core, self.changes, table, self.snapshot)
         if self.changes.schema.primary_key and table.num_rows:
             table, numbers, order, mine = self._once(table, numbers)
             places = taken_places(self.changes, mine, self.snapshot)

@@ -44,10 +44,11 @@ from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
 from halocline.txn.definitions import alter_table, new_schema
 from halocline.txn.for_update import Locked
+from halocline.txn.identity import with_key
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
-from halocline.txn.returning import Returned, Returning, read_returning, returned_of, select_row
+from halocline.txn.returning import Returned, Returning, returned_of, returned_row
 from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
@@ -144,18 +145,14 @@ class Transaction:
             if plain:
                 count = write.insert(self._core, changes, rows, self.snapshot, returned)
             else:
-                work = LenientInsert(
-                    self._core, changes, self.snapshot, on_conflict, reject, returned
-                )
+                how = on_conflict, reject, returned
+                work = LenientInsert(self._core, changes, self.snapshot, *how)
                 self._note(changes.state, keys=work.run(rows))
                 count = work.count
         return count if returned is None else self._shown(changes, returned)
 
     def upsert(self, table: str, rows: Any, *, returning: Returning = False) -> Any:
-        """Insert rows, or update those whose key exists; absent columns keep their value.
-
-        Returns how many, or with returning= whole rows as they are after it, as `insert` does.
-        """
+        """Insert rows, or update those whose key exists; absent columns keep their value."""
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
         if not self._may_write():
@@ -690,11 +687,13 @@ class Transaction:
 
     def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
         """The first write of this transaction is one row: keep it aside (see commit_single)."""
-        names = () if returning is False else read_returning(state.schema, returning)
         row = state.schema.row(values)
+        if state.sequence is not None:
+            row = with_key(self._core, state, row, self.snapshot)
         assert state.key_of is not None
         key = state.key_of(row)
         if find(state, key, self.snapshot):
             raise DuplicateKeyError(state.entry.name, [key])
+        shown = 1 if returning is False else returned_row(state.schema, row, returning)
         self._own = (state, key, row, 0, ())
-        return select_row(state.schema, row, names) if names else 1
+        return shown

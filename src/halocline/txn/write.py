@@ -25,7 +25,7 @@ from halocline.schema import convert
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
-from halocline.txn import bulk, bulk_ends
+from halocline.txn import bulk, bulk_ends, identity
 from halocline.txn.assignment import Assignment, NewValues, work_out
 from halocline.txn.core import Core
 from halocline.txn.returning import Returned
@@ -39,17 +39,18 @@ def insert(
     """Insert a dict, a list of dicts, or anything that exports Arrow."""
     schema = changes.schema
     if type(rows) is dict:
-        return _insert_rows(changes, [schema.row(rows)], snapshot, returned)
+        return _insert_rows(core, changes, [schema.row(rows)], snapshot, returned)
     if is_rows(rows):
-        return _insert_rows(changes, _checked(schema.row, rows), snapshot, returned)
+        return _insert_rows(core, changes, _checked(schema.row, rows), snapshot, returned)
     committer = core.writing
     rows = schema.opened(rows)
     if convert.is_stream(rows):
         rows, chunks = bulk.read_ahead(committer, changes, rows)
         if chunks is not None:
+            chunks = (identity.fill_table(core, changes, one, snapshot) for one in chunks)
             chunks = chunks if returned is None else returned.through(chunks)
             return bulk.insert_stream(committer, changes, chunks, snapshot)
-    data = schema.table(rows)
+    data = identity.fill_table(core, changes, schema.table(rows), snapshot)
     if returned is not None:
         returned.table(data)
     if data.num_rows <= core.options.bulk_rows:
@@ -60,8 +61,13 @@ def insert(
 
 
 def _insert_rows(
-    changes: TableChanges, rows: Sequence[Row], snapshot: int, returned: Returned | None
+    core: Core,
+    changes: TableChanges,
+    rows: Sequence[Row],
+    snapshot: int,
+    returned: Returned | None,
 ) -> int:
+    rows = identity.fill_rows(core, changes, rows, snapshot)
     if returned is not None:
         returned.rows(rows)
     if len(rows) == 1:
@@ -73,10 +79,14 @@ def upsert(
     core: Core, changes: TableChanges, rows: Any, snapshot: int, returned: Returned | None = None
 ) -> int:
     """Insert or update the same kinds of input."""
-    if isinstance(rows, Mapping):
-        return upsert_rows(changes, [rows], snapshot, returned)
-    if is_rows(rows):
-        return upsert_rows(changes, list(rows), snapshot, returned)
+    if isinstance(rows, Mapping) or is_rows(rows):
+        rows = [rows] if isinstance(rows, Mapping) else list(rows)
+        _need_key(changes)
+        rows = identity.complete(core, changes, rows, snapshot)
+        return upsert_rows(changes, rows, snapshot, returned)
+    rows, are_new = identity.without_keys(changes.schema, rows)
+    if are_new:
+        return insert(core, changes, rows, snapshot, returned)
     data = changes.schema.table(rows, columns="given")
     if data.num_rows <= core.options.bulk_rows:
         return upsert_rows(changes, data.to_pylist(), snapshot, returned)
