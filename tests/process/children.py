@@ -546,6 +546,47 @@ def try_open_as(output: int, path: str, user: int, **arguments: Any) -> None:
         _say(output, {"error": type(error).__name__, "typed": typed, "text": str(error)})
 
 
+def work_as(
+    output: int, path: str, user: int, groups: list[int], number: int, hold: bool = False
+) -> None:
+    """Write a row as another user, and everything that puts files beside it; then close, or wait.
+
+    What a member of the group would load from files of root's is loaded before.
+    """
+    _work_on(f"{path}-{number}", number)
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+    os.umask(0o077)
+    try:
+        db = _work_on(path, number, keep=True)
+        count = db.table("t").count()
+        _say(output, {"role": db.role, "rows": count, "problems": list(map(str, db.check()))})
+    except BaseException as error:
+        typed = isinstance(error, HaloclineError)
+        _say(output, {"error": type(error).__name__, "typed": typed, "text": str(error)})
+        return
+    if hold:
+        signal.pause()
+    db.close()
+
+
+def _work_on(path: str, number: int, *, keep: bool = False) -> halocline.Database:
+    db = halocline.open(path)
+    db.create_table("t", {"id": int}, primary_key="id", if_not_exists=True)
+    with db.begin() as txn:
+        txn.insert("t", {"id": number})
+    db.flush()
+    db.checkpoint()
+    db.gc()
+    db.sql("select count(*) as n from t")
+    db.table("t").count()
+    db.check()
+    if not keep:
+        db.close()
+    return db
+
+
 def here() -> str:
     """The machine's name, as an error message would say it."""
     return socket.gethostname()

@@ -66,11 +66,11 @@ def check_files(
         _check_columns(state, state.schema_at(version), written)
 
 
-def conflict(state: TableState, column: str = "") -> ConflictError:
+def conflict(state: TableState, why: str = "") -> ConflictError:
     """The error for who has written the table in an older shape."""
     reason = "the table was altered by another transaction"
-    if column:
-        reason += f", which dropped or changed column {column!r}: run the job again"
+    if why:
+        reason += f", which {why}: run the job again"
     return ConflictError(reason, table=state.entry.name, winner_ts=state.newest.valid_from)
 
 
@@ -80,6 +80,8 @@ def _carry(changes: TableChanges, state: TableState) -> None:
     old, parts, blind = changes.schema, changes.objects, changes.blind
     assert parts is not None
     _check_columns(state, old, parts.written)
+    if {check.rule for check in state.schema.checks} - {check.rule for check in old.checks}:
+        raise conflict(state)  # its rows have been asked for the checks of their version only
     endings = [_ending(state, one, old, lazy=blind is not None) for one in parts.endings]
     parts.state, parts.files = state, parts.files._replace(endings=tuple(endings))
     changes.state = changes.home = state
@@ -89,8 +91,8 @@ def _carry(changes: TableChanges, state: TableState) -> None:
 
 
 def _check_columns(state: TableState, old: Schema, written: Collection[int]) -> None:
-    if column := in_the_way(old, state.schema, written or {one.id for one in old.columns}):
-        raise conflict(state, column)
+    if why := in_the_way(old, state.schema, written or {one.id for one in old.columns}):
+        raise conflict(state, why)
 
 
 def _ending(state: TableState, one: Ending, old: Schema, *, lazy: bool) -> Ending:

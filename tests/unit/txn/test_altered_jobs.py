@@ -121,6 +121,19 @@ def test_a_job_that_writes_a_dropped_or_changed_column_is_lost(
     assert db.table("t").count() == 6
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"set_required": ["a"]}, "'a'"), ({"add_checks": {"small": "a < 100"}}, "small")],
+)
+def test_a_job_from_before_a_constraint_is_lost(
+    db: hc.Database, writer: Any, change: Any, text: str
+) -> None:
+    job = begin_job(writer, "t", "upsert", rows(range(3, 9), b="job"))
+    db.alter_table("t", **change)
+    with pytest.raises(ConflictError, match=text):
+        job.commit()
+
+
 @pytest.mark.parametrize("change", [{"drop": ["b"]}, {"change": {"a": "int64"}}])
 def test_a_delete_writes_no_column(db: hc.Database, writer: Any, change: Any) -> None:
     job = begin_job(writer, "t", "delete", rows(range(3, 9)))
