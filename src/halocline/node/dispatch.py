@@ -61,6 +61,7 @@ from halocline.rows.system import JobNode
 from halocline.schema.evolve import follows
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
+from halocline.txn.definitions import validated
 
 WAIT_S: Final = 1.0
 _NO_ROOM: Final = nullcontext()  # a small commit needs none: 2 us less
@@ -274,14 +275,14 @@ class Dispatch:
             case "tables":
                 return [entry.id for entry in session.ddl(request.ddl).tables()]
             case "create_table":
-                schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
+                schema = validated(Schema.from_wire(request.schema or {}, key_bytes_max=longest))
                 return [session.create_table(request.ddl, request.name, schema, request.layout)]
             case "alter_table":
                 ddl = session.ddl(request.ddl)
                 entry = ddl.table(request.name)
                 if entry is None:
                     raise ConflictError("the table was dropped by another transaction")
-                schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
+                schema = validated(Schema.from_wire(request.schema or {}, key_bytes_max=longest))
                 if not follows(entry.schema, schema):
                     raise ConflictError("the table was altered by another transaction")
                 return [ddl.alter_table(entry, schema).id]

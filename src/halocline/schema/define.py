@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
+from halocline.schema.checks import RowCheck, stored_checks
 from halocline.schema.column import (
     Column,
     Default,
@@ -72,6 +73,7 @@ class Stored(NamedTuple):
     last_id: int
     version: int
     comment: str
+    checks: tuple[RowCheck, ...]
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,13 +93,14 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     """`Schema.to_wire`: id, name, type text, nullable and properties of each column; ids of the
-    key."""
+    key; name, text, columns and state of each check."""
 
     columns: list[tuple[int, str, str, bool, Properties]]
     key: list[int]
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
     version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     comment: str = ""
+    checks: list[tuple[str, list[str], list[int], bool]] = []
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -189,6 +192,9 @@ def read_stored(wire: Any) -> Stored:
         raise SchemaError("the stored schema has a column of a later version")
     check_identity(columns, key)
     comment = check_comment(read.comment)
+    checks = stored_checks(read.checks)
+    if not all(names.keys() >= set(check.ids) for check in checks):
+        raise SchemaError("the stored schema has a check over a column that is not there")
     return Stored(
         ids=ids,
         columns=columns,
@@ -196,6 +202,7 @@ def read_stored(wire: Any) -> Stored:
         last_id=read.last_id,
         version=read.version,
         comment=comment,
+        checks=checks,
     )
 
 

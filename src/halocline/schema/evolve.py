@@ -83,8 +83,12 @@ def alter(
         if at in schema.key_set:
             reason = "is part of the primary key and cannot be dropped: copy into another table"
             raise SchemaError(reason, column=name)
-        if columns.pop(at, None) is None:
+        if (gone := columns.pop(at, None)) is None:
             raise SchemaError("is named twice", column=name)
+        for check in schema.checks:
+            if gone.id in check.ids:
+                reason = f"is used by check {check.name!r}: drop that first, with drop_checks="
+                raise SchemaError(reason, column=name)
     last_id = schema.last_id
     kept = [columns[at] for at in sorted(columns)]
     for name, given in _pairs("add", add):

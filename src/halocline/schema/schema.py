@@ -33,6 +33,7 @@ from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
 from halocline.schema import batches, codec, convert, keys
 from halocline.schema.cells import Cells
+from halocline.schema.checks import RowCheck
 from halocline.schema.column import Default, check_comment
 from halocline.schema.compiled import (
     Row,
@@ -106,6 +107,8 @@ class Schema:
     key_bytes_max: int = keys.KEY_BYTES_MAX
     version: int = 0
     """How often the table had been altered; evolve.py makes the next."""
+    checks: tuple[RowCheck, ...] = ()
+    """What must hold for every row; read/guard.py asks."""
 
     @classmethod
     def define(
@@ -175,6 +178,25 @@ class Schema:
     def position(self, name: str) -> int:
         """The position of a column in a row, by its name in any case."""
         return self._names.position(name)
+
+    def check_text(self, check: RowCheck, *, quoted: bool = False) -> str:
+        """The expression of a check; quoted for those that parse it."""
+        return check.text({column.id: column.name for column in self.columns}, quoted=quoted)
+
+    @cached_property
+    def companions(self) -> dict[int, frozenset[int]]:
+        """By position: the columns that stand in a check with a column, itself among them."""
+        places: dict[int, int] = {column.id: at for at, column in enumerate(self.columns)}
+        found: dict[int, frozenset[int]] = {}
+        for check in self.checks:
+            together = frozenset(places[id] for id in check.ids)
+            found |= {at: found.get(at, frozenset()) | together for at in together}
+        return found
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """What other rooms have made of this schema once and keep with it."""
+        return {}
 
     def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Permanent ids of some columns, ascending."""
@@ -398,6 +420,7 @@ class Schema:
             "last_id": self.last_id,
             "version": self.version,
             **({"comment": self.comment} if self.comment else {}),
+            **({"checks": [one.to_wire() for one in self.checks]} if self.checks else {}),
         }
 
     @classmethod
@@ -417,6 +440,7 @@ class Schema:
             comment=stored.comment,
             key_bytes_max=key_bytes_max,
             version=stored.version,
+            checks=stored.checks,
         )
 
     # What the functions above are made of

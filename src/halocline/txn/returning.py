@@ -62,6 +62,10 @@ class Returned:
         assert not self._tables, "the first rows of the call"
         self._order = keys.select(list(self._schema.primary_key))
 
+    def start_over(self) -> None:
+        """What was noted has not been stored: the call goes on without some of its rows."""
+        self._rows, self._tables, self._order = [], [], None
+
     def keys(self) -> list[Any]:
         """The keys of the rows."""
         found = [key for table in self._tables for key in self._schema.keys_of(table)]

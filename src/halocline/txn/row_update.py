@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halocline.read.guard import check_rows
 from halocline.read.point import find_row
 from halocline.rows.nodes import Update
 from halocline.rows.state import TableState
@@ -55,7 +56,7 @@ class Addition:
 
     def on_newest(self) -> Update | None:
         """The node that puts it onto the newest version that is folded; None when that is more than
-        a row can tell, SchemaError when a sum does not fit.
+        a row can tell, SchemaError when a sum does not fit or breaks a check.
 
         Without the commit lock that may be too old a version, or one that is just being stored.
         """
@@ -72,7 +73,9 @@ class Addition:
         row = state.row(newest)
         if row is None:
             return None
-        return self._onto(newest, summed(state.schema, row, self.row, self.changed, self.added))
+        row = summed(state.schema, row, self.row, self.changed, self.added)
+        check_rows(state.schema, (row,), state.entry.name)
+        return self._onto(newest, row)
 
     def _onto(self, target: int, row: Row) -> Update:
         state = self.state
@@ -104,7 +107,10 @@ def row_update(
     row = list(old)
     for position, value in checked.items():
         row[position] = value
-    return state, key, tuple(row), rowid, tuple(checked)
+    fresh = tuple(row)
+    if schema.checks:
+        check_rows(schema, (fresh,), state.entry.name)
+    return state, key, fresh, rowid, tuple(checked)
 
 
 def _addition(
@@ -118,6 +124,7 @@ def _addition(
     row = list(old)
     for at in changed:
         row[at] = schema.plus(at, old[at], amounts[at]) if at in amounts else values[at]
+    check_rows(schema, (tuple(row),), state.entry.name)
     return Addition(state, key, target, tuple(row), changed, amounts)
 
 
@@ -145,8 +152,16 @@ def column_ids(schema: Schema, changed: Collection[int], added: Collection[int])
 def met_ids(schema: Schema, changed: Collection[int], added: Collection[int]) -> set[int]:
     """Columns of others that ours meet, as a tombstone names them.
 
-    An addition meets what others have written, and a plain write their additions as well.
+    An addition meets what others have written, and a plain write their additions as well. Columns
+    that stand in one check meet as if they were one.
     """
     columns = schema.columns
+    written = {at for at in changed if at not in added}
+    if schema.checks:
+        changed, written = _beside(schema, changed), _beside(schema, written)
     ids: set[int] = {columns[at].id for at in changed}
-    return ids | {-columns[at].id for at in changed if at not in added}
+    return ids | {-columns[at].id for at in written}
+
+
+def _beside(schema: Schema, positions: Collection[int]) -> set[int]:
+    return {other for at in positions for other in schema.companions.get(at, (at,))}

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
 from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
+from halocline.read.guard import check_rows
 from halocline.read.point import find, find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
@@ -351,12 +352,13 @@ class Transaction:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        checks: Mapping[str, str] | None = None,
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        definition = new_schema(schema, primary_key, layout, comment, self._core.options)
+        new = new_schema(name, schema, primary_key, layout, comment, checks, self._core.options)
         if self._may_write() and not (if_not_exists and self._ddl().table(name) is not None):
-            entry = self._ddl().create_table(name, definition, layout=layout, options={})
+            entry = self._ddl().create_table(name, new, layout=layout, options={})
             self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
@@ -683,15 +685,14 @@ class Transaction:
         wanted_rows.check(self.snapshot, newest)
         self.workspace.reads_of(state).keys.update(wanted_rows.keys)
 
-    # The one row that is kept aside.
-
     def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
         """The first write of this transaction is one row: keep it aside (see commit_single)."""
         row = state.schema.row(values)
         if state.sequence is not None:
             row = with_key(self._core, state, row, self.snapshot)
-        assert state.key_of is not None
-        key = state.key_of(row)
+        if state.schema.checks:
+            check_rows(state.schema, (row,), state.entry.name)
+        key = state.schema.key_of(row)
         if find(state, key, self.snapshot):
             raise DuplicateKeyError(state.entry.name, [key])
         shown = 1 if returning is False else returned_row(state.schema, row, returning)
