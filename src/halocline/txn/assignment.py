@@ -177,14 +177,15 @@ def _culprit(
     """The column whose amount or expression failed: each is tried by itself."""
     terms = {**assignment.exprs, **assignment.amounts}
     if len(terms) == 1:
-        return schema.names[next(iter(terms))]
-    for at in terms:
+        (only,) = terms
+        return schema.names[only]
+    for at in sorted(terms):
         exprs = {at: assignment.exprs[at]} if at in assignment.exprs else {}
         amounts = {at: assignment.amounts[at]} if at in assignment.amounts else {}
         try:
             work_out_table(duck, schema, table, Assignment({}, amounts, exprs), rows)
-        except SchemaError as error:
-            return error.column
+        except SchemaError:
+            return schema.names[at]
     return None
 
 
