@@ -68,8 +68,9 @@ def test_a_crash_at_every_operation_of_a_life_with_alters() -> None:
     images: list[tuple[int, str, FaultyFiles]] = []
 
     def look(operation: Any, partly: Callable[[int], object] | None) -> None:
-        for kept in (files.crash_image(operation.number), copy_of(files)):
-            images.append((len(states), str(operation), kept))
+        where = len(states), str(operation)
+        images.append((*where, files.crash_image(operation.number)))
+        images.append((*where, copy_of(files)))
 
     with watched(files, look):
         db = open_on(files)
