@@ -9,7 +9,7 @@ A Schema is a value: immutable, compared by content, safe to share between threa
 for speed (generated functions, typed decoders) is made on first use and kept.
 
 Canonical values are described in values.py. Nested ones are lists and dicts, which a caller could
-change: whoever hands out rows of a schema with `nested` positions copies those (`as_dict` does).
+change: code that hands out rows of a schema with `nested` positions copies those (`as_dict` does).
 
 Every column has a permanent id; `last_id` is the highest ever given, so that none is used again.
 """
