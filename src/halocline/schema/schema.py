@@ -183,6 +183,10 @@ class Schema:
         """The expression of a check; quoted for those that parse it."""
         return check.text({column.id: column.name for column in self.columns}, quoted=quoted)
 
+    def columns_of(self, check: RowCheck) -> list[str]:
+        """Names of the columns that a check reads."""
+        return [column.name for column in self.columns if column.id in check.ids]
+
     @cached_property
     def companions(self) -> dict[int, frozenset[int]]:
         """By position: the columns that stand in a check with a column, itself among them."""
