@@ -53,19 +53,26 @@ def new_schema(
     how: NewTable,
     options: Options,
 ) -> Schema:
-    """The schema of a table that is created."""
+    """The schema of a new table; of another table it takes columns whole, and the checks."""
     if unknown := [one for one in how if one not in NewTable.__annotations__]:
         known = ", ".join(NewTable.__annotations__)
         raise UsageError(f"create_table takes {known}, not {unknown[0]}")
     check_layout(how.get("layout", LAYOUT))
+    whole = getattr(type(schema), "__halocline_schema__", None)
+    source = None if whole is None else whole(schema)
+    codec, checks = how.get("codec"), how.get("checks")
+    if source is not None:
+        codec = source.compression if codec is None else codec
+        if checks is None:
+            checks = {check.name: source.check_text(check) for check in source.checks if check.name}
     found = Schema.define(
-        schema,
+        schema if source is None else source,
         primary_key,
         comment=how.get("comment", ""),
-        codec=how.get("codec"),
+        codec=codec,
         key_bytes_max=options.key_bytes_max,
     )
-    return with_checks(found, name, how.get("checks"))
+    return with_checks(found, name, checks)
 
 
 def with_checks(
