@@ -180,6 +180,9 @@ class Database:
         One that has lost over a row waits for its turn at it, 30 seconds in all. Returns the
         function's result; None when the token had been committed before.
         """
+        if not callable(function):
+            text = f"run takes a function of one transaction, not {function!r}"
+            raise UsageError(f"{text}: db.run(lambda txn: txn.insert(...))")
         if type(retries) is not int or retries < 0:
             raise UsageError(f"retries must be a whole number, not {retries!r}")
         hot, clock, txn = self._setting.hot, self._setting.clock, None
@@ -224,6 +227,8 @@ class Database:
 
         schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
         frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
+        Of a table of Halocline (`db.table("orders")`) columns are taken with defaults, comments and
+        all, and its checks too, unless checks= says others.
         checks: name -> SQL expression over a row, such as "amount > 0"; a row that makes one false
         is a CheckError, on every way in.
         """
@@ -298,6 +303,9 @@ class Database:
         """
         start = self._resolve(since)
         with self.begin(at=until) as txn:
+            if until is not None and start > txn.snapshot:
+                text = f"since= is timestamp {start}, which comes after until={txn.snapshot}"
+                raise UsageError(f"{text}: give the earlier of the two as since=")
             pin, pins = -id(txn) - 1, txn.core.pins  # next to the transaction's own
             pins[pin] = start
             try:
@@ -604,7 +612,8 @@ class Database:
     def _resolve(self, at: At) -> int:
         """A point in time -> a timestamp that has happened."""
         self.core.check_open()
-        return resolve(self.core.engine, at, self.visible_ts)
+        newest = self.visible_ts
+        return resolve(self.core.engine, at, newest, self._setting.clock.wall_us())
 
 
 def _check_floor(role: Role, ts: int) -> None:

@@ -43,7 +43,13 @@ from halocline.schema.compiled import (
     compile_key,
     compile_row,
 )
-from halocline.schema.define import check_identity, read_definition, read_key, read_stored
+from halocline.schema.define import (
+    Defined,
+    check_identity,
+    read_definition,
+    read_key,
+    read_stored,
+)
 from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
@@ -119,8 +125,9 @@ class Schema:
         comment: str = "",
         key_bytes_max: int = keys.KEY_BYTES_MAX,
     ) -> Schema:
-        """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
-        defined = read_definition(definition)
+        """A new schema from a dict of types, a pa.Schema, a frame or a schema; ids are 1..n."""
+        whole = isinstance(definition, cls)
+        defined = _copied(definition) if whole else read_definition(definition)
         positions = read_key(primary_key, defined)
         check_identity(defined, positions)
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
@@ -550,3 +557,19 @@ class Schema:
             made = new and (column.identity or column.default is not None)
             if at not in given and not made:
                 raise SchemaError(text, column=self.names[at])
+
+
+def _copied(schema: Schema) -> list[Defined]:
+    """The columns of a schema for a new table, which has no rows from before one of them."""
+    return [
+        Defined(
+            column.name,
+            column.type,
+            column.nullable,
+            column.domain,
+            column.default,
+            column.comment,
+            identity=column.identity,
+        )
+        for column in schema.columns
+    ]

@@ -41,10 +41,15 @@ def new_schema(
     checks: Mapping[str, str] | None,
     options: Options,
 ) -> Schema:
-    """The schema of a table that is created."""
+    """The schema of a new table; of another table it takes columns whole, and the checks."""
     check_layout(layout)
     longest = options.key_bytes_max
-    found = Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+    whole = getattr(type(schema), "__halocline_schema__", None)
+    source = None if whole is None else whole(schema)
+    given = schema if source is None else source
+    found = Schema.define(given, primary_key, comment=comment, key_bytes_max=longest)
+    if source is not None and checks is None:
+        checks = {check.name: source.check_text(check) for check in source.checks if check.name}
     return with_checks(found, name, checks)
 
 
