@@ -75,12 +75,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The first case of each test, and every eighth after it."""
+    """The first case of each test, and every sixteenth after it."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return {item for some in cases.values() for item in some[::8]}
+    return {item for some in cases.values() for item in some[::16]}
 
 
 _watchdogs: list[Watchdog] = []

@@ -253,6 +253,7 @@ def rolled(feed: pa.Table) -> dict[int, dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.more) for seed in range(3, 6))]
 )

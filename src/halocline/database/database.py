@@ -26,6 +26,7 @@ from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
 from halocline.database.check import check_checkpoints, check_engine, check_log
 from halocline.database.compute_node import ComputeNode, role_now_of, schema_finder
+from halocline.database.constraints import add_constraints
 from halocline.database.display import database_picture
 from halocline.database.health import Health
 from halocline.database.opened import begin_of
@@ -244,7 +245,15 @@ class Database:
         of rows to come; None: none. comment: of the table. Several are one commit. No file is read
         or written, nobody waits, and `at=` before the commit shows the old columns. A transaction
         that has written the table and is still open gets ConflictError; `run` runs it again.
+
+        drop_checks: names of checks. add_checks, name -> expression, and set_required, columns that
+        become not null, take two commits and a call of their own: from the first on all writes obey
+        them, then the rows that are there are looked at. If some of them do not, all is as before,
+        and CheckError names them.
         """
+        if changes.get("add_checks") or changes.get("set_required"):
+            add_constraints(self, name, changes)
+            return
         with self.begin() as txn:
             txn.alter_table(name, **changes)
 

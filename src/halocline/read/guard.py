@@ -111,10 +111,10 @@ class Guard:
         keys: list[Any] = [None] * len(places)
         if schema.primary_key:
             keys = schema.keys_of(data.select(list(schema.primary_key)).take(pa.array(places)))
-        (values,) = data.select(self._columns(check)).slice(place, 1).to_pylist()
+        (values,) = data.select(schema.columns_of(check)).slice(place, 1).to_pylist()
         error = CheckError(
             table,
-            check.name or "not null",
+            check.name,
             schema.check_text(check),
             key=keys[0],
             values=values,
@@ -127,10 +127,7 @@ class Guard:
 
     def reason(self, check: RowCheck) -> str:
         """Why a row is refused that breaks it."""
-        return f"check {check.name or 'not null'!r} ({self._schema.check_text(check)}) is broken"
-
-    def _columns(self, check: RowCheck) -> list[str]:
-        return [column.name for column in self._schema.columns if column.id in check.ids]
+        return f"check {check.name!r} ({self._schema.check_text(check)}) is broken"
 
     def _ask(self, data: pa.Table, numbers: Iterable[int], table: str) -> list[Broken]:
         numbers, data = list(numbers), data.select(self._names)

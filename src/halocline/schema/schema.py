@@ -9,7 +9,7 @@ A Schema is a value: immutable, compared by content, safe to share between threa
 for speed (generated functions, typed decoders) is made on first use and kept.
 
 Canonical values are described in values.py. Nested ones are lists and dicts, which a caller could
-change: whoever hands out rows of a schema with `nested` positions copies those (`as_dict` does).
+change: code that hands out rows of a schema with `nested` positions copies those (`as_dict` does).
 
 Every column has a permanent id; `last_id` is the highest ever given, so that none is used again.
 """
@@ -182,6 +182,10 @@ class Schema:
     def check_text(self, check: RowCheck, *, quoted: bool = False) -> str:
         """The expression of a check; quoted for those that parse it."""
         return check.text({column.id: column.name for column in self.columns}, quoted=quoted)
+
+    def columns_of(self, check: RowCheck) -> list[str]:
+        """Names of the columns that a check reads."""
+        return [column.name for column in self.columns if column.id in check.ids]
 
     @cached_property
     def companions(self) -> dict[int, frozenset[int]]:

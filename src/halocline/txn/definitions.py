@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from halocline.catalog import TableDdl
+from halocline.catalog import TableDdl, TableEntry
 from halocline.catalog.names import check_layout
 from halocline.errors import NotFoundError, SchemaError, UsageError
 from halocline.options import Options
@@ -27,6 +27,9 @@ from halocline.txn.workspace import TableChanges, Workspace
 
 if TYPE_CHECKING:
     from halocline.txn.transaction import Transaction
+
+TWO_COMMITS: Final = ("add_checks", "set_required")
+"""What db.alter_table does in two commits (database/constraints.py)."""
 
 
 def new_schema(
@@ -98,6 +101,16 @@ def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str,
     entry = ddl.table(name)
     if entry is None:
         raise NotFoundError("table", name)
+    for kind in TWO_COMMITS:
+        if changes.get(kind):
+            reason = "takes two commits, with a look at all rows between: use db.alter_table"
+            raise UsageError(f"{kind}= {reason}")
+    plain = {kind: value for kind, value in changes.items() if kind not in TWO_COMMITS}
+    change_schema(work, ddl, entry, validated(alter(entry.schema, **plain)))
+
+
+def change_schema(work: Workspace, ddl: TableDdl, entry: TableEntry, schema: Schema) -> None:
+    """Give a table another schema in a transaction that has not touched it."""
     work.check_untouched(entry)
-    ddl.alter_table(entry, validated(alter(entry.schema, **changes)))
+    ddl.alter_table(entry, schema)
     work.by_name.clear()
