@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -207,7 +208,7 @@ class Duck:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._instance is None:
-                self._instance = self._start(self._memory_bytes, self._threads, self._spill)
+                self._instance = self._start()
             return self._instance.cursor()
 
     @contextmanager
@@ -215,9 +216,9 @@ class Duck:
         """A cursor of an instance that ends with it and has room for rows as wide as these."""
         # Two instances must not spill into one folder. It is named by process: see `sweep_spill`.
         name = f"{os.getpid()}-{next(self._wide_numbers)}"
-        spill = os.path.join(self._spill, name) if self._spill else ""
+        spill = str(Path(self._spill, name)) if self._spill else ""
         memory_bytes = self._memory_bytes + _VECTORS * _vector_bytes(tables)
-        instance = self._start(memory_bytes, 1, spill, _PASSED_BY)
+        instance = self._make(memory_bytes, 1, spill, _PASSED_BY)
         try:
             with closing(instance.cursor()) as cursor:
                 yield cursor
@@ -225,9 +226,12 @@ class Duck:
             instance.close()
             if spill:
                 with suppress(OSError):
-                    os.rmdir(spill)
+                    Path(spill).rmdir()
 
-    def _start(
+    def _start(self) -> duckdb.DuckDBPyConnection:
+        return self._make(self._memory_bytes, self._threads, self._spill)
+
+    def _make(
         self, memory_bytes: int, threads: int, spill: str, settings: Sequence[str] = ()
     ) -> duckdb.DuckDBPyConnection:
         import duckdb  # here, and not above: whoever only writes never waits for it
