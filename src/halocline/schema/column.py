@@ -158,7 +158,7 @@ def _moment(type: Any) -> dt.date:
 
 
 def _uuid_text(chance: bytes) -> str:
-    """Sixteen random bytes as the text of a UUID of version 4 (RFC 9562): 1 us, an array takes 10."""
+    """Sixteen random bytes as the text of a UUID of version 4 (RFC 9562): 1 us, as an array 10."""
     octets = bytearray(chance)
     octets[6] = octets[6] & 0x0F | 0x40
     octets[8] = octets[8] & 0x3F | 0x80
