@@ -51,17 +51,9 @@ from halocline.schema.evolve import cast
 from halocline.schema.schema import Schema
 from halocline.spark.types import spark_schema
 from halocline.txn.core import Pin
+from pyspark_halocline import parts
 from pyspark_halocline.connect import open_to_read
 from pyspark_halocline.options import Address, Settings
-from pyspark_halocline.parts import (
-    BATCH_ROWS,
-    ScanPart,
-    from_stream,
-    pieces,
-    plan_parts,
-    read_part,
-    to_stream,
-)
 
 Offset = dict[str, int]
 START: Final = -1
@@ -77,7 +69,7 @@ stream does not hold the history of other tables."""
 class First(InputPartition):
     """Rows of the first snapshot, as inserts at its timestamp."""
 
-    part: ScanPart
+    part: parts.ScanPart
 
 
 @dataclass
@@ -170,7 +162,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             shown, spans = self._shown.to_wire(), _spans(stamps, since, until)
             return [ChangeRange(address, table, *pair, shown) for pair in spans]
         changes = _changes(db, self._settings.table, (since, until), self._shown, self._schema)
-        return [Along(to_stream(piece)) for piece in pieces(changes)]
+        return [Along(parts.to_stream(piece)) for piece in parts.pieces(changes)]
 
     def commit(self, end: Offset) -> None:
         """Everything up to `end` has been delivered: GC may have it."""
@@ -198,8 +190,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 table = _changes(db, partition.table, span, shown, self._schema)
         else:
             assert isinstance(partition, Along)
-            table = from_stream(partition.data)
-        yield from as_schema(table, target).to_batches(max_chunksize=BATCH_ROWS)
+            table = parts.from_stream(partition.data)
+        yield from as_schema(table, target).to_batches(max_chunksize=parts.BATCH_ROWS)
 
     # Private.
 
@@ -241,7 +233,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             state = txn.state_of(self._settings.table).at_version(self._shown.version)
             self._hold(ts)
             names = tuple(self._schema.names[:-2])
-            found = plan_parts(state, ts, names, address=self._settings.address)
+            found = parts.plan_parts(state, ts, names, address=self._settings.address)
             return [First(part) for part in found]
 
     def _hold(self, ts: int) -> None:
@@ -348,10 +340,10 @@ def _spans(stamps: Int64Array, since: int, until: int) -> Iterator[tuple[int, in
 
 
 def _first_batches(
-    part: ScanPart, schema: StructType, target: pa.Schema
+    part: parts.ScanPart, schema: StructType, target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a snapshot with `_change` and `_commit_ts`."""
-    for batch in read_part(part, StructType(schema.fields[:-2])):
+    for batch in parts.read_part(part, StructType(schema.fields[:-2])):
         kinds = pa.array(["insert"]).take(pa.array(np.zeros(batch.num_rows, dtype=np.int64)))
         stamps = pa.array(np.full(batch.num_rows, part.wanted.ts, dtype=np.int64))
         yield pa.RecordBatch.from_arrays([*batch.columns, kinds, stamps], schema=target)

@@ -34,16 +34,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from halocline import Database
+from halocline import Database, errors
 from halocline.clock import SystemClock
-from halocline.errors import (
-    ConflictError,
-    DuplicateKeyError,
-    HaloclineError,
-    NotFoundError,
-    SchemaError,
-    UsageError,
-)
 from halocline.objects.jobwriter import JobWriter
 from halocline.rows.system import JobNode
 from halocline.schema.schema import Schema
@@ -51,20 +43,11 @@ from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema, check_types, proper_names
 from halocline.spark.worker import chunks
 from halocline.txn import Transaction
+from pyspark_halocline import travel
 from pyspark_halocline.altered import read_back, renamed
 from pyspark_halocline.apply import FEED, apply_changes, check_feed
 from pyspark_halocline.connect import at_owner, open_to_read
 from pyspark_halocline.options import Settings
-from pyspark_halocline.travel import (
-    Reserved,
-    Stage,
-    TaskMessage,
-    join,
-    join_upsert,
-    reserve,
-    task_here,
-    travelled,
-)
 
 Messages = list[WriterCommitMessage | None]
 CHUNK_ROWS = 122_880
@@ -84,7 +67,7 @@ class _Writer:
         own = [name for name in schema.names if name not in FEED]
         self._given = tuple([table.names[table.position(name)] for name in own])
         self._draws = _lacks_key(schema, table)
-        self._reserved: Reserved | None = None
+        self._reserved: travel.Reserved | None = None
 
     @property
     def _makes_objects(self) -> bool:
@@ -102,43 +85,48 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: the rows of one task, checked."""
         table = Schema.from_wire(self._wire)
-        stage = Stage(table, lambda: self._start(table), objects=self._makes_objects)
+        stage = travel.Stage(table, lambda: self._start(table), objects=self._makes_objects)
         message, done = stage.message, 0
         try:
             for chunk in chunks(iterator, CHUNK_ROWS):
                 stage.add(self._conformed(table, chunk, done))
                 done += chunk.num_rows
             stage.finish()
-        except SchemaError as error:
+        except errors.SchemaError as error:
             message.problem = str(error)
-        except DuplicateKeyError as error:
+        except errors.DuplicateKeyError as error:
             message.rows, message.repeated = error.total, table.encode_keys(error.keys)
         message.query = _query()
         return message
 
     def _commit(self, given: Sequence[WriterCommitMessage | None], token: Any) -> None:
-        messages = [one for one in given if isinstance(one, TaskMessage)]
+        messages = [one for one in given if isinstance(one, travel.TaskMessage)]
         try:
             self._complain(messages)
             self._commit_rows(messages, token)
-        except (ConflictError, DuplicateKeyError, NotFoundError, UsageError):
+        except (
+            errors.ConflictError,
+            errors.DuplicateKeyError,
+            errors.NotFoundError,
+            errors.UsageError,
+        ):
             self._give_up(messages)
             raise
 
-    def _complain(self, messages: Sequence[TaskMessage]) -> None:
+    def _complain(self, messages: Sequence[travel.TaskMessage]) -> None:
         """Raise what tasks have found wrong with their rows."""
         for message in messages:
             if message.problem:
-                raise SchemaError(message.problem)
+                raise errors.SchemaError(message.problem)
         found = [message for message in messages if message.repeated]
         if found:
             table = Schema.from_wire(self._wire)
             keys = [key for one in found for key in table.decode_keys(one.repeated)]
             total = sum(one.rows for one in found)
             keys = list(dict.fromkeys(keys))
-            raise DuplicateKeyError(self._settings.table, keys, total=total, inside=True)
+            raise errors.DuplicateKeyError(self._settings.table, keys, total=total, inside=True)
 
-    def _commit_rows(self, messages: Sequence[TaskMessage], token: Any) -> None:
+    def _commit_rows(self, messages: Sequence[travel.TaskMessage], token: Any) -> None:
         if not self._overwrite and not sum(message.rows for message in messages):
             self._give_up(messages)
             if self._settings.token is not None:
@@ -147,37 +135,37 @@ class _Writer:
             return
         at_owner(self._settings.address, lambda db: self._commit_at(db, messages, token))
 
-    def _commit_at(self, db: Database, messages: Sequence[TaskMessage], token: Any) -> None:
+    def _commit_at(self, db: Database, messages: Sequence[travel.TaskMessage], token: Any) -> None:
         """Commit once, however often this is tried."""
         done = db.run(lambda txn: self._change(txn, messages), token=token)
         if not done or not any(message.made for message in messages):
             # It had been committed before, or all rows have travelled.
-            with suppress(HaloclineError):
+            with suppress(errors.HaloclineError):
                 self._end_jobs(db, messages)
 
-    def _give_up(self, messages: Sequence[TaskMessage]) -> None:
+    def _give_up(self, messages: Sequence[travel.TaskMessage]) -> None:
         """End the jobs of the tasks, whose files are not wanted; else their lease ends them."""
         if self._jobs(messages):
-            with suppress(HaloclineError):
+            with suppress(errors.HaloclineError):
                 at_owner(self._settings.address, lambda db: self._end_jobs(db, messages))
 
-    def _end_jobs(self, db: Database, messages: Sequence[TaskMessage]) -> None:
+    def _end_jobs(self, db: Database, messages: Sequence[travel.TaskMessage]) -> None:
         for job in self._jobs(messages):
             db.core.writing.end_job(job)
 
-    def _jobs(self, messages: Sequence[TaskMessage]) -> list[JobNode]:
+    def _jobs(self, messages: Sequence[travel.TaskMessage]) -> list[JobNode]:
         """The jobs that tasks have written files for, or could have."""
         jobs = {job.job_id: job for message in messages for job in message.jobs}
         if self._reserved is not None:
             jobs[self._reserved.node.job_id] = self._reserved.node
         return list(jobs.values())
 
-    def _change(self, txn: Transaction, messages: Sequence[TaskMessage]) -> bool:
+    def _change(self, txn: Transaction, messages: Sequence[travel.TaskMessage]) -> bool:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
         state, written = txn.state_of(name), Schema.from_wire(self._wire)
         schema = self._columns_of(written)
-        rows = travelled(state.shelf.objects, messages)
+        rows = travel.travelled(state.shelf.objects, messages)
         made = [one for message in messages for one in message.made]
         if state.schema.version != written.version:
             schema = renamed(schema, written, state.schema)
@@ -189,11 +177,11 @@ class _Writer:
             txn.truncate(name)
         if mode == "error":
             if made:
-                join(txn, name, made)
+                travel.join(txn, name, made)
             txn.insert(name, pa.RecordBatchReader.from_batches(schema, rows))
             return True
         if made:
-            join_upsert(txn, name, made, rows)
+            travel.join_upsert(txn, name, made, rows)
             return True
         table = pa.Table.from_batches(rows, schema=schema)
         if mode == "upsert":
@@ -225,9 +213,9 @@ class _Writer:
         own = chunk.select([name for name in chunk.column_names if name not in FEED])
         try:
             rows = table.table(own, columns=self._columns)
-        except SchemaError as error:
+        except errors.SchemaError as error:
             row = None if error.row is None else error.row + done
-            raise SchemaError(error.reason, column=error.column, row=row) from None
+            raise errors.SchemaError(error.reason, column=error.column, row=row) from None
         if self._draws:
             rows = rows.drop_columns(list(table.primary_key))
         for name, field in FEED.items() if self._is_feed else ():
@@ -242,10 +230,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         super().__init__(settings, schema, overwrite=overwrite)
         self._token = settings.token or f"spark-{SystemClock().random_bytes(16).hex()}"
         if self._root:
-            self._reserved = at_owner(settings.address, lambda db: reserve(db, settings.table))
+            table = settings.table
+            self._reserved = at_owner(settings.address, lambda db: travel.reserve(db, table))
 
     def _start(self, table: Schema) -> JobWriter | None:
-        here = task_here()
+        here = travel.task_here()
         if here is None or self._reserved is None:
             return None
         return self._reserved.writer(table, *here)
@@ -263,7 +252,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def __init__(self, settings: Settings, schema: StructType, *, overwrite: bool) -> None:
         if settings.token is not None:
-            raise UsageError("a stream has a token of its own, made of query and batch")
+            raise errors.UsageError("a stream has a token of its own, made of query and batch")
         super().__init__(settings, schema, overwrite=overwrite)
         self._host = socket.gethostname()
 
@@ -272,16 +261,18 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not self._root or socket.gethostname() != self._host:
             return None
         settings = self._settings
-        job = at_owner(settings.address, lambda db: reserve(db, settings.table, tasks=1))
+        job = at_owner(settings.address, lambda db: travel.reserve(db, settings.table, tasks=1))
         return None if job is None else job.writer(table, 0, 0)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """In a process of its own: make the micro-batch visible, once."""
-        queries = {one.query for one in messages if isinstance(one, TaskMessage)}
+        queries = {one.query for one in messages if isinstance(one, travel.TaskMessage)}
         if not queries:
             return  # a batch without a task has no rows either
         if len(queries) > 1 or "" in queries:
-            raise UsageError("Spark does not say which streaming query this is: nothing is written")
+            raise errors.UsageError(
+                "Spark does not say which streaming query this is: nothing is written"
+            )
         self._commit(messages, stream_token(queries.pop(), self._settings.table, batchId))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
@@ -296,9 +287,11 @@ def check_input(given: StructType, table: Schema, settings: Settings) -> None:
     own = StructType([field for field in given.fields if not (is_feed and field.name in FEED)])
     names = proper_names(own, table)
     if settings.on_conflict != "error" and not table.primary_key:
-        raise UsageError(f"onConflict={settings.on_conflict} needs a table with a primary key")
+        raise errors.UsageError(
+            f"onConflict={settings.on_conflict} needs a table with a primary key"
+        )
     if is_feed and _lacks_key(own, table):
-        raise SchemaError("a key column is missing", column=table.primary_key[0])
+        raise errors.SchemaError("a key column is missing", column=table.primary_key[0])
     whole = settings.on_conflict != "upsert" or _lacks_key(own, table)
     check_types(own, names, table, whole=whole)
 

@@ -11,24 +11,18 @@ from contextlib import contextmanager
 
 import typer
 
-from halocline.errors import (
-    CorruptionError,
-    HaloclineError,
-    NotFoundError,
-    UnavailableError,
-    UsageError,
-)
+from halocline import errors
 
 TROUBLE = 1
 USAGE = 2
 UNAVAILABLE = 3
 DAMAGED = 4
 INTERRUPTED = 130
-_CODES: tuple[tuple[type[HaloclineError], int], ...] = (
-    (NotFoundError, USAGE),
-    (UsageError, USAGE),
-    (UnavailableError, UNAVAILABLE),
-    (CorruptionError, DAMAGED),
+_CODES: tuple[tuple[type[errors.HaloclineError], int], ...] = (
+    (errors.NotFoundError, USAGE),
+    (errors.UsageError, USAGE),
+    (errors.UnavailableError, UNAVAILABLE),
+    (errors.CorruptionError, DAMAGED),
 )
 
 
@@ -40,7 +34,7 @@ def told() -> Iterator[None]:
     except KeyboardInterrupt:
         say("interrupted")
         raise typer.Exit(INTERRUPTED) from None
-    except HaloclineError as error:
+    except errors.HaloclineError as error:
         say(str(error))
         raise typer.Exit(code_of(error)) from None
     except BrokenPipeError:
@@ -58,6 +52,6 @@ def say(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(Text(f"halocline: {text}"))
 
 
-def code_of(error: HaloclineError) -> int:
+def code_of(error: errors.HaloclineError) -> int:
     """The exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), TROUBLE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -50,7 +49,7 @@ def serve(
             stop.wait()
     finally:
         for number, handler in before.items():
-            _restore(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def find_certificate(
@@ -78,7 +77,3 @@ def _token(file: Path | None) -> str | None:
     if not token:
         raise UsageError(f"{file} holds no token")
     return token
-
-
-def _restore(number: int, handler: Any) -> None:
-    signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -77,7 +77,9 @@ class RunCursor:
             self._directory: Directory = tail.directory
         self._reader, self._file, self._schema = reader, file, schema
         self._columns = columns
-        self._hidden = hidden_columns(schema, whole=columns is None)
+        # Some columns alone need no `_pk64`, which is dear to compute again.
+        by_hash = columns is None and is_composite(schema)
+        self._hidden = [ROWID, COMMIT_TS, *([PK64] if by_hash else [])]
         self._names = sorted_by(schema, file.stats.order)
         per_row = max(1, file.stats.size_bytes // max(1, file.stats.rows))
         rows = max(1, min(piece_rows, PIECE_BYTES // per_row))
@@ -136,11 +138,6 @@ class RunCursor:
             rows=[span],
             directory=self._directory,
         )
-
-
-def hidden_columns(schema: Schema, *, whole: bool = True) -> list[str]:
-    """What a rewrite needs besides the table's columns; `_pk64` is dear to compute again."""
-    return [ROWID, COMMIT_TS, *([PK64] if whole and is_composite(schema) else [])]
 
 
 def merge(

@@ -21,15 +21,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from halocline.compaction import merge
 from halocline.compaction.gather import OBJECT_BYTES_MAX
-from halocline.compaction.merge import (
-    SLAB_BYTES,
-    SLAB_ROWS,
-    Drop,
-    merge_cursors,
-    open_cursors,
-    sorted_by,
-)
 from halocline.compaction.plan import Group
 from halocline.objects import JobWriter, ObjectFile, ObjectReader
 from halocline.rows.tier import Tier
@@ -127,7 +120,7 @@ def _sample(run: MergeRun, reader: ObjectReader, schema: Schema, parts: int) -> 
     files = files[:: ceil(len(files) / SAMPLED_FILES_MAX)]
     count = min(SAMPLES_MAX, max(2, ceil(SAMPLES_PER_PART * parts / len(files))))
     weights: dict[bytes, float] = {}
-    for number, cursor in enumerate(open_cursors(reader, files, schema, columns=[])):
+    for number, cursor in enumerate(merge.open_cursors(reader, files, schema, columns=[])):
         shift = (number * GOLDEN) % 1.0
         for place in range(count):
             key = cursor.key_at(int((place + shift) / count * cursor.rows))
@@ -158,22 +151,22 @@ def write_run(
     schema: Schema,
     writer: JobWriter,
     *,
-    drop: Drop,
+    drop: merge.Drop,
     rows_max: int,
-    slab_bytes: int = SLAB_BYTES,
+    slab_bytes: int = merge.SLAB_BYTES,
 ) -> Iterator[ObjectFile]:
     """Write the objects of a run, one after the other."""
     if not run.files:
         return
     # A slab is in memory three times while it is sorted, beside the object that it goes to.
-    slab_rows, order = min(SLAB_ROWS, max(1, rows_max // 4)), run.files[0].stats.order
-    cursors = open_cursors(
+    slab_rows, order = min(merge.SLAB_ROWS, max(1, rows_max // 4)), run.files[0].stats.order
+    cursors = merge.open_cursors(
         reader, run.files, schema, slab_rows=slab_rows, low=run.low, high=run.high
     )
     rows = run.object_rows(sum(cursor.rows for cursor in cursors), rows_max)
-    slabs = merge_cursors(
+    slabs = merge.merge_cursors(
         cursors,
-        sorted_by(schema, order),
+        merge.sorted_by(schema, order),
         drop=drop,
         slab_rows=slab_rows,
         slab_bytes=slab_bytes,

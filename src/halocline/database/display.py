@@ -25,8 +25,9 @@ from halocline.read.scan import count_known, scan_pages, take_plan
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.schema.batches import from_arrow
+from halocline.schema.column import TableColumn
 from halocline.schema.compression import ZSTD
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.schema import Schema
 from halocline.show import cell_text, html_table, text_table
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ Not here: walking over entries, torn or corrupt (scan.py); what a payload says (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import shake_128
 from struct import Struct
 from typing import Final, NamedTuple
@@ -86,9 +86,9 @@ class Entry(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FileHeader:
-    """The first 512 bytes of a log file."""
+    """The first 512 bytes of a log file, its fields in the order of the bytes."""
 
     uuid: bytes
     number: int
@@ -96,25 +96,15 @@ class FileHeader:
     size: int
     """Bytes allocated for the file; a sealed one may have given its unused end back."""
     first_order: int
-    previous_crc: int
     previous_end: int
     """Where the file before this one validly ended; 0 in the first."""
+    previous_crc: int
     lsns: tuple[int, int, int]
     """The last LSN of groups 1, 2, 3 before this file: they go on when older files are deleted."""
 
     def encode(self) -> bytes:
-        body = FILE_HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.uuid,
-            self.number,
-            self.epoch,
-            self.size,
-            self.first_order,
-            self.previous_end,
-            self.previous_crc,
-            *self.lsns,
-        ).ljust(SECTOR - SEAL.size, b"\0")
+        fields = FILE_HEADER.pack(MAGIC, VERSION, *astuple(self)[:-1], *self.lsns)
+        body = fields.ljust(SECTOR - SEAL.size, b"\0")
         return body + SEAL.pack(crc32(body), MARK)
 
 
@@ -130,17 +120,9 @@ def decode_file_header(data: bytes, path: str) -> FileHeader | None:
         raise UsageError(f"{path} has log format version {version}; this release reads {VERSION}")
     if not whole or magic != MAGIC:
         raise CorruptionError(path, f"damaged file header (it says version {version})", offset=0)
-    uuid, number, epoch, size, first_order, previous_end, previous_crc, *lsns = fields
-    return FileHeader(
-        uuid=uuid,
-        number=number,
-        epoch=epoch,
-        size=size,
-        first_order=first_order,
-        previous_crc=previous_crc,
-        previous_end=previous_end,
-        lsns=(lsns[0], lsns[1], lsns[2]),
-    )
+    *fields, first, second, third = fields
+    fields.append((first, second, third))
+    return FileHeader(*fields)
 
 
 def file_seed(number: int) -> int:

@@ -54,16 +54,15 @@ ROOT: Final = 0x11
 DDL_UT: Final = 0x12
 SEQUENCE: Final = 0x13
 
-HAS_TOKEN: Final = 0x01
-"""A flag of a commit: a token follows its info, as msgpack."""
-HAS_SERIALS: Final = 0x02
-"""A flag of a commit: behind the nodes each of its transactions has a serial."""
-
 META: Final = Struct("<QH")
 INFO: Final = Struct("<QQIIB")
 COUNT: Final = Struct("<I")
 NODE: Final = Struct("<BI")
 SERIAL: Final = Struct("<QQ")
+HAS_TOKEN: Final = 0x01
+"""A flag of a commit: a token follows its info, as msgpack."""
+HAS_SERIALS: Final = 0x02
+"""A flag of a commit: behind the nodes each of its transactions has a serial."""
 _PLAIN: Final = Struct("<QHQQIIBI")
 """Everything in front of the first node, when there is no token."""
 NODES_AT: Final = _PLAIN.size

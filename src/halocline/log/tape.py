@@ -44,17 +44,6 @@ Item = tuple[bytes, int, Mark]
 class Tape:
     """The way of an entry from memory to the disk."""
 
-    __slots__ = (
-        "_publisher",
-        "active",
-        "durable",
-        "failure",
-        "pending",
-        "synced",
-        "syncing",
-        "written",
-    )
-
     def __init__(
         self, active: Fresh, header: bytes, *, publisher: Publisher, order: int, visible_ts: int
     ) -> None:

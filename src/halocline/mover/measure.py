@@ -59,17 +59,14 @@ def measure(state: TableState, times: Times, now_us: int, *, frozen: bool = Fals
 
 def _page(page: Page, count: int, times: Times, now_us: int, key_bytes: int) -> PageStats:
     end = page.start + count if isinstance(page, ActivePage) else page.end
+    stamps = page.stamps
+    first_ts = stamps if isinstance(stamps, int) else int(stamps[0])
     return PageStats(
         rows=RowIdRange(page.start, end),
         row_count=count,
         size_bytes=page.size_bytes + key_bytes * count,
-        age_s=_age_s(_first_stamp(page), times, now_us),
+        age_s=_age_s(first_ts, times, now_us),
     )
-
-
-def _first_stamp(page: Page) -> int:
-    stamps = page.stamps
-    return stamps if isinstance(stamps, int) else int(stamps[0])
 
 
 def _age_s(commit_ts: int, times: Times, now_us: int) -> float:

@@ -23,38 +23,13 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
+from halocline.node import wire
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
 from halocline.node.push import Hub
 from halocline.node.row_commits import Answerable, RowAnswer, log_rows
 from halocline.node.served import Served
 from halocline.node.session import Session
-from halocline.node.wire import (
-    BeginDdl,
-    CallCatalog,
-    CheckpointFacts,
-    Command,
-    Commit,
-    Committed,
-    EndJob,
-    EndTurns,
-    FindCommit,
-    ListCheckpoints,
-    ListLog,
-    Look,
-    Ping,
-    PinSnapshot,
-    Position,
-    PutObject,
-    ReadFile,
-    ReadObject,
-    Request,
-    ReserveKeys,
-    StartJob,
-    Subscribe,
-    TakeTurns,
-    WaitVisible,
-)
 from halocline.node.workspace_wire import unpack
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
@@ -81,29 +56,29 @@ class Dispatch:
         self.hub = Hub(owner)
         self._room = Room()
         self._methods: dict[type, Callable[[Served, Session, Any], Any]] = {
-            Ping: self._ping,
-            Commit: self._commit,
-            FindCommit: self._find_commit,
-            TakeTurns: self._take_turns,
-            EndTurns: self._end_turns,
-            WaitVisible: self._wait_visible,
-            StartJob: self._start_job,
-            EndJob: self._end_job,
-            ReserveKeys: self._reserve_keys,
-            BeginDdl: self._begin_ddl,
-            CallCatalog: self._call_catalog,
-            Command: self._command,
-            ReadFile: read_file,
-            Look: look,
-            ListLog: list_log,
-            ReadObject: read_object,
-            PutObject: put_object,
-            PinSnapshot: self._pin,
-            Subscribe: self._subscribe,
-            ListCheckpoints: self._list_checkpoints,
+            wire.Ping: self._ping,
+            wire.Commit: self._commit,
+            wire.FindCommit: self._find_commit,
+            wire.TakeTurns: self._take_turns,
+            wire.EndTurns: self._end_turns,
+            wire.WaitVisible: self._wait_visible,
+            wire.StartJob: self._start_job,
+            wire.EndJob: self._end_job,
+            wire.ReserveKeys: self._reserve_keys,
+            wire.BeginDdl: self._begin_ddl,
+            wire.CallCatalog: self._call_catalog,
+            wire.Command: self._command,
+            wire.ReadFile: read_file,
+            wire.Look: look,
+            wire.ListLog: list_log,
+            wire.ReadObject: read_object,
+            wire.PutObject: put_object,
+            wire.PinSnapshot: self._pin,
+            wire.Subscribe: self._subscribe,
+            wire.ListCheckpoints: self._list_checkpoints,
         }
 
-    def answer(self, session: Session, request: Request) -> Any:
+    def answer(self, session: Session, request: wire.Request) -> Any:
         """The value that is sent back; errors are raised."""
         return self._methods[type(request)](self._running(), session, request)
 
@@ -128,7 +103,9 @@ class Dispatch:
 
     # Transactions.
 
-    def _commit(self, owner: Served, session: Session, request: Commit) -> int | Committed:
+    def _commit(
+        self, owner: Served, session: Session, request: wire.Commit
+    ) -> int | wire.Committed:
         core = owner.core
         if request.token is not None or request.again:
             if known := self._find_commit(owner, session, request):
@@ -168,9 +145,9 @@ class Dispatch:
         if self._sync:
             core.own.sync()
         counts = {id: job.counts() for id, job in jobs.items()}
-        return Committed(commit_ts, counts) if counts else commit_ts
+        return wire.Committed(commit_ts, counts) if counts else commit_ts
 
-    def log_commit(self, session: Session, request: Commit, nodes: Nodes) -> Answerable:
+    def log_commit(self, session: Session, request: wire.Commit, nodes: Nodes) -> Answerable:
         """Fold and log a short commit (`short_nodes`). Durable after `settle`, then `tidy`."""
         owner = self._running()
         core, tables = owner.core, owner.core.engine.tables
@@ -183,7 +160,7 @@ class Dispatch:
             commit_ts = txn.commit()
         return commit_ts or 0, [tables[id] for id in changed if id in tables and tables[id].owes]
 
-    def log_rows(self, sent: Sequence[tuple[Session, Commit]]) -> Sequence[RowAnswer]:
+    def log_rows(self, sent: Sequence[tuple[Session, wire.Commit]]) -> Sequence[RowAnswer]:
         """Fold and log commits of single rows; None for those that `log_commit` must decide."""
         try:
             tickets = [commit.ticket and session.ticket(commit.ticket) for session, commit in sent]
@@ -205,7 +182,9 @@ class Dispatch:
             if owner is not None and not owner.core.closed:
                 owner.core.own.tidy(state)
 
-    def _find_commit(self, owner: Served, session: Session, request: FindCommit | Commit) -> int:
+    def _find_commit(
+        self, owner: Served, session: Session, request: wire.FindCommit | wire.Commit
+    ) -> int:
         engine, log = owner.core.engine, owner.core.own.log
         known = engine.serials.find(request.serial)
         if request.token is not None:
@@ -215,43 +194,43 @@ class Dispatch:
                 raise UnavailableError("the database stopped after an error", outcome="unknown")
         return known
 
-    def _take_turns(self, owner: Served, session: Session, request: TakeTurns) -> bool:
+    def _take_turns(self, owner: Served, session: Session, request: wire.TakeTurns) -> bool:
         return session.take_turns(owner.core, request)
 
     def ask_turns(
-        self, session: Session, request: TakeTurns, until: float, call: Callable[[], None]
+        self, session: Session, request: wire.TakeTurns, until: float, call: Callable[[], None]
     ) -> bool:
         """Is it the turn of that caller? See `Session.ask_turns`; `settle` comes behind it."""
         return session.ask_turns(self._running().core, request, until, call)
 
-    def _end_turns(self, owner: Served, session: Session, request: EndTurns) -> None:
+    def _end_turns(self, owner: Served, session: Session, request: wire.EndTurns) -> None:
         session.end_turns(owner.core, request.ticket)
 
-    def _wait_visible(self, owner: Served, session: Session, request: WaitVisible) -> int:
+    def _wait_visible(self, owner: Served, session: Session, request: wire.WaitVisible) -> int:
         log = owner.core.own.log
         log.wait_visible(request.ts, WAIT_S)
         if self._sync:
             owner.core.own.sync()
         return log.visible_ts
 
-    def _ping(self, owner: Served, session: Session, request: Ping) -> Position:
+    def _ping(self, owner: Served, session: Session, request: wire.Ping) -> wire.Position:
         log = owner.core.own.log
-        return Position(log.epoch, log.visible_ts)
+        return wire.Position(log.epoch, log.visible_ts)
 
     # Jobs.
 
-    def _start_job(self, owner: Served, session: Session, request: StartJob) -> JobNode:
+    def _start_job(self, owner: Served, session: Session, request: wire.StartJob) -> JobNode:
         core = owner.core
         state = _state_of(core, session, request)
         return session.start_job(
             core, state, rows=request.rows, job_id=request.job_id, lease_us=request.lease_us
         )
 
-    def _end_job(self, owner: Served, session: Session, request: EndJob) -> None:
+    def _end_job(self, owner: Served, session: Session, request: wire.EndJob) -> None:
         session.end_job(owner.core, request.job_id)
 
     def _reserve_keys(
-        self, owner: Served, session: Session, request: ReserveKeys
+        self, owner: Served, session: Session, request: wire.ReserveKeys
     ) -> tuple[int, int]:
         state = _state_of(owner.core, session, request)
         if state.sequence is None:
@@ -260,13 +239,15 @@ class Dispatch:
 
     # The catalog.
 
-    def _begin_ddl(self, owner: Served, session: Session, request: BeginDdl) -> int:
+    def _begin_ddl(self, owner: Served, session: Session, request: wire.BeginDdl) -> int:
         core = owner.core
         if not core.engine.floor <= request.snapshot <= core.engine.last_ts:
             raise SnapshotExpiredError(request.snapshot, core.engine.floor)
         return session.begin_ddl(core, request.snapshot)
 
-    def _call_catalog(self, owner: Served, session: Session, request: CallCatalog) -> list[int]:
+    def _call_catalog(
+        self, owner: Served, session: Session, request: wire.CallCatalog
+    ) -> list[int]:
         longest = owner.core.options.key_bytes_max
         match request.call:
             case "table":
@@ -294,32 +275,34 @@ class Dispatch:
 
     # Following the log.
 
-    def _pin(self, owner: Served, session: Session, request: PinSnapshot) -> None:
+    def _pin(self, owner: Served, session: Session, request: wire.PinSnapshot) -> None:
         session.pin(owner.core, request.ts)
 
-    def _subscribe(self, owner: Served, session: Session, request: Subscribe) -> None:
+    def _subscribe(self, owner: Served, session: Session, request: wire.Subscribe) -> None:
         raise UsageError("a subscription is a stream: it has one answer after another")
 
     def _list_checkpoints(
-        self, owner: Served, session: Session, request: ListCheckpoints
-    ) -> list[CheckpointFacts]:
+        self, owner: Served, session: Session, request: wire.ListCheckpoints
+    ) -> list[wire.CheckpointFacts]:
         ts_of_file = owner.core.own.log.places.ts_of_file
         return [
-            CheckpointFacts(node.ts, node.key, node.size_bytes, since)
+            wire.CheckpointFacts(node.ts, node.key, node.size_bytes, since)
             for node in owner.core.engine.checkpoints
             if (since := ts_of_file(node.start_file)) is not None
         ]
 
     # Maintenance.
 
-    def _command(self, owner: Served, session: Session, request: Command) -> Any:
+    def _command(self, owner: Served, session: Session, request: wire.Command) -> Any:
         report = owner.maintain(request)
         if self._sync:
             owner.core.own.sync()  # whoever asked must see what it has changed
         return report
 
 
-def _state_of(core: Core, session: Session, request: StartJob | ReserveKeys) -> TableState:
+def _state_of(
+    core: Core, session: Session, request: wire.StartJob | wire.ReserveKeys
+) -> TableState:
     """The table of a request, which its sender may be about to create."""
     if request.ddl:
         return session.nascent(core, request.ddl, request.table_id)

@@ -54,11 +54,7 @@ def check_hello(body: bytes, tokens: Mapping[str, bytes]) -> tuple[str, Hello]:
 def refuse(channel: Channel, error: HaloclineError) -> None:
     """Tell the caller why it is not let in."""
     with suppress(OSError):
-        channel.send(to_wire(error, _no_schema))
-
-
-def _no_schema(table: str) -> None:
-    return None
+        channel.send(to_wire(error, lambda table: None))
 
 
 class Door(Protocol):

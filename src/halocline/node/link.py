@@ -31,6 +31,7 @@ import msgspec
 from halocline.clock import Clock
 from halocline.errors import ConflictError, HaloclineError, Outcome, UnavailableError, UsageError
 from halocline.log.bell import Bell
+from halocline.node import wire
 from halocline.node.channel import Channel
 from halocline.node.dispatch import Dispatch
 from halocline.node.faults import SchemaOf, from_wire, lost_answer
@@ -38,23 +39,6 @@ from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.spin import Spin
 from halocline.node.streams import ChannelStream
-from halocline.node.wire import (
-    FRAME_BYTES_MAX,
-    VERSION,
-    Commit,
-    Failed,
-    FindCommit,
-    Hello,
-    Ping,
-    PinSnapshot,
-    Position,
-    Reply,
-    Request,
-    Subscribe,
-    TakeTurns,
-    Welcome,
-    decode_reply,
-)
 
 FIND_S: Final = 10.0
 """How long an owner that does not answer is looked for."""
@@ -65,7 +49,7 @@ SPIN_S: Final = 0.0005
 """How long an answer is looked for before the thread sleeps."""
 BEAT_S: Final = 15.0
 """How often a lease is renewed."""
-_decode_greeting = msgspec.msgpack.Decoder(Welcome | Failed).decode
+_decode_greeting = msgspec.msgpack.Decoder(wire.Welcome | wire.Failed).decode
 
 
 class Local(NamedTuple):
@@ -91,14 +75,14 @@ class Route(Protocol):
     def dial(self) -> tuple[Channel, bytes]:
         """A new connection, and the token to say on it; OSError when there is nobody."""
 
-    def limits_s(self, request: Request) -> tuple[float, float]:
+    def limits_s(self, request: wire.Request) -> tuple[float, float]:
         """The longest step of receiving the answer, and of sending the request."""
 
     def instead(self, refused: Exception, late: bool) -> Local | None:
         """No connection could be made: become the owner, or return None to try again. Raises the
         error for the caller when that makes no sense, or when it has become late."""
 
-    def check_awake(self, link: Link, request: Request) -> None:
+    def check_awake(self, link: Link, request: wire.Request) -> None:
         """The owner has said nothing for so long; returns if the answer may still come."""
 
 
@@ -145,7 +129,7 @@ class Link:
         if self.local is None and newest and self._clock.monotonic() >= newest[0][1] + HEARD_S:
             self.put(self._take() or self._find())
 
-    def ask(self, request: Request, kind: Any) -> Any:
+    def ask(self, request: wire.Request, kind: Any) -> Any:
         """The owner's answer. Errors are those that the owner has met."""
         lost: Exception | None = None
         until = self._clock.monotonic() + (FIND_S if self.far else inf)
@@ -156,32 +140,32 @@ class Link:
                     break
                 epoch = self.epoch
                 reply = self._exchange(channel, request)
-                if isinstance(reply, Failed):
+                if isinstance(reply, wire.Failed):
                     raise from_wire(reply, self.schema_of)
                 return msgspec.msgpack.decode(reply.value, type=kind)
             except UnheardError as error:
                 failed: OSError = error
             except OSError as error:
                 failed = lost = error
-                if isinstance(request, Commit):
+                if isinstance(request, wire.Commit):
                     if found := self._find_commit(request, epoch, error):
                         return found
                     request = msgspec.structs.replace(request, again=True)
                 elif (never := lost_answer(request)) is not None:
                     raise never from error
             except UnavailableError as error:
-                if lost is None or not isinstance(request, Commit):
+                if lost is None or not isinstance(request, wire.Commit):
                     raise
                 raise self._unknown(error.reason) from lost
             if self._clock.monotonic() >= until:
-                if lost is not None and isinstance(request, Commit):
+                if lost is not None and isinstance(request, wire.Commit):
                     raise self._unknown(str(failed)) from lost
                 raise UnavailableError(f"{self._route.name} does not answer: {failed}") from failed
             self._clock.sleep(PAUSE_S)
         assert self.local is not None
         return self.local.answers.answer(self.local.session, request)
 
-    def commit(self, request: Commit, kind: Any) -> Any:
+    def commit(self, request: wire.Commit, kind: Any) -> Any:
         """Have the owner commit. It gets the next serial of a sequence, if it has no token.
 
         A sequence that a commit of unknown outcome belongs to is not used again.
@@ -202,7 +186,7 @@ class Link:
         self._sequences.append((sequence, number + 1))
         return answer
 
-    def stream(self, request: Subscribe) -> Feed | ChannelStream:
+    def stream(self, request: wire.Subscribe) -> Feed | ChannelStream:
         """A subscription. It has a connection of its own: a slow reader holds up nothing else."""
         channel = self._find()
         if channel is not None:
@@ -228,11 +212,11 @@ class Link:
             if self.pin is not None:
                 self.pin.tell()
             else:
-                self.ask(Ping(), Position)
+                self.ask(wire.Ping(), wire.Position)
 
     # One request.
 
-    def _exchange(self, channel: Channel, request: Request) -> Reply:
+    def _exchange(self, channel: Channel, request: wire.Request) -> wire.Reply:
         """UnheardError when it was not sent, another OSError when its answer is lost."""
         try:
             if self.far:  # on one machine they stay as they were when it was made
@@ -248,30 +232,30 @@ class Link:
         self.put(channel)
         return reply
 
-    def _receive(self, channel: Channel, request: Request) -> Reply:
+    def _receive(self, channel: Channel, request: wire.Request) -> wire.Reply:
         while True:
             try:
-                spin = None if type(request) is TakeTurns else self._spin  # others come first
-                body = channel.receive(FRAME_BYTES_MAX, spin)
+                spin = None if type(request) is wire.TakeTurns else self._spin  # others come first
+                body = channel.receive(wire.FRAME_BYTES_MAX, spin)
                 break
             except BlockingIOError:
                 self._route.check_awake(self, request)
         if body is None:
             raise ConnectionResetError("the owner is gone")
         try:
-            reply: Reply = decode_reply(body)
+            reply: wire.Reply = wire.decode_reply(body)
         except msgspec.MsgspecError as error:
             raise ConnectionResetError(str(error)) from error
         return reply
 
-    def _find_commit(self, commit: Commit, epoch: int, error: OSError) -> int:
+    def _find_commit(self, commit: wire.Commit, epoch: int, error: OSError) -> int:
         """The answer to a commit was lost: its commit_ts, if it has happened; 0: send it again.
 
         One that brings files or definitions cannot be sent twice to an owner that may still be
         busy with the first: then it stays unknown.
         """
         try:
-            found: int = self.ask(FindCommit(commit.token, commit.serial), int)
+            found: int = self.ask(wire.FindCommit(commit.token, commit.serial), int)
         except UnavailableError as again:  # whatever that one says: the first may have arrived
             raise self._unknown(again.reason) from error
         if found or not (commit.ddl or commit.objects):
@@ -365,20 +349,20 @@ class Link:
         """Join our session, or begin one; False when another thread has begun one meanwhile."""
         mine = self._session
         with suppress(BrokenPipeError):  # they refuse us unheard, and have said why
-            channel.send(Hello(VERSION, token, os.getpid(), mine))
-        body = channel.receive(FRAME_BYTES_MAX)
+            channel.send(wire.Hello(wire.VERSION, token, os.getpid(), mine))
+        body = channel.receive(wire.FRAME_BYTES_MAX)
         if body is None:
             raise ConnectionResetError("the owner hung up")
         try:
             welcome = _decode_greeting(body)
         except msgspec.MsgspecError as error:
             raise ConnectionResetError(str(error)) from error
-        if isinstance(welcome, Failed):
+        if isinstance(welcome, wire.Failed):
             raise from_wire(welcome, self.schema_of)
         if mine not in (0, welcome.session) and self.pin is not None:
             # It has forgotten us. What is still read here is told before anything else is asked.
-            channel.send(PinSnapshot(self.pin.renew()))
-            self._receive(channel, Ping())
+            channel.send(wire.PinSnapshot(self.pin.renew()))
+            self._receive(channel, wire.Ping())
         with self._lock:
             if self._session != mine != welcome.session:
                 return False
@@ -386,9 +370,9 @@ class Link:
         return True
 
 
-def outcome_of(request: Request) -> Outcome:
+def outcome_of(request: wire.Request) -> Outcome:
     """What is known of a request that was sent and is not answered."""
-    return "unknown" if isinstance(request, Commit) else "not_committed"
+    return "unknown" if isinstance(request, wire.Commit) else "not_committed"
 
 
 def _beats(ref: weakref.ref[Link], stop: Bell) -> None:

@@ -25,21 +25,11 @@ from halocline.errors import UsageError
 from halocline.ids import NEVER
 from halocline.log.format import SECTOR
 from halocline.log.published import decode_page, page_of
-from halocline.node.wire import (
-    READ_BYTES_MAX,
-    ListLog,
-    Look,
-    Looked,
-    PinSnapshot,
-    PutObject,
-    ReadFile,
-    ReadObject,
-    Request,
-)
+from halocline.node import wire
 from halocline.store import PyarrowObjects
 from halocline.store.files import Buffer, PathList
 
-Ask = Callable[[Request, Any], Any]
+Ask = Callable[[wire.Request, Any], Any]
 PREFIX: Final = "halocline-cache-"
 
 
@@ -65,7 +55,7 @@ class RemoteFiles:
         """
         path, end = self.place
         offset = end - end % SECTOR  # a follower reads whole sectors
-        found: Looked = self._ask(Look(path, offset), Looked)
+        found: wire.Looked = self._ask(wire.Look(path, offset), wire.Looked)
         glance = Glance(found.page, path, offset, found.data)
         with self._lock:
             if not _is_older(glance.page, self.looked.page):
@@ -73,15 +63,15 @@ class RemoteFiles:
 
     def open_read(self, path: str) -> RemoteFile:
         """FileNotFoundError now, not at the first read."""
-        if self._ask(ReadFile(path), bytes | None) is None:
+        if self._ask(wire.ReadFile(path), bytes | None) is None:
             raise _missing(path)
         return RemoteFile(self, self._ask, path)
 
     def read(self, path: str) -> bytes:
-        return self.open_read(path).pread(READ_BYTES_MAX, 0)
+        return self.open_read(path).pread(wire.READ_BYTES_MAX, 0)
 
     def list(self, directory: str) -> PathList:
-        found: list[str] = self._ask(ListLog(), list[str])
+        found: list[str] = self._ask(wire.ListLog(), list[str])
         return sorted(found) if directory == "log" else []
 
     def is_locked(self, path: str) -> bool:
@@ -118,8 +108,8 @@ class RemoteFile:
                 return glance.data[begin : begin + size]
         pieces = []
         while size > 0:
-            wanted = min(size, READ_BYTES_MAX)
-            piece = self._ask(ReadFile(self._path, offset, wanted), bytes | None)
+            wanted = min(size, wire.READ_BYTES_MAX)
+            piece = self._ask(wire.ReadFile(self._path, offset, wanted), bytes | None)
             if piece is None:
                 raise _missing(self._path)
             pieces.append(piece)
@@ -175,7 +165,7 @@ class RemoteObjects:
         return self._near.size(key)
 
     def put(self, key: str, data: Buffer) -> None:
-        self._ask(PutObject(key, bytes(data)), None)
+        self._ask(wire.PutObject(key, bytes(data)), None)
         self._near.put(key, data)
 
     def put_new(self, key: str, data: Buffer) -> None:
@@ -200,9 +190,9 @@ class RemoteObjects:
             except FileNotFoundError:
                 pass
             pieces: list[bytes] = []
-            while not pieces or len(pieces[-1]) == READ_BYTES_MAX:
-                offset = len(pieces) * READ_BYTES_MAX
-                piece = self._ask(ReadObject(key, offset, READ_BYTES_MAX), bytes | None)
+            while not pieces or len(pieces[-1]) == wire.READ_BYTES_MAX:
+                offset = len(pieces) * wire.READ_BYTES_MAX
+                piece = self._ask(wire.ReadObject(key, offset, wire.READ_BYTES_MAX), bytes | None)
                 if piece is None:
                     raise _missing(key)
                 pieces.append(piece)
@@ -256,7 +246,7 @@ class RemotePin:
         with self._turn:
             told, self._told = self._ts, NEVER  # unless it gets there
             self.times += 1
-            self._ask(PinSnapshot(told), None)
+            self._ask(wire.PinSnapshot(told), None)
             self._told = told
 
     def renew(self) -> int:

@@ -33,6 +33,7 @@ from functools import partial
 from typing import Any, Final
 
 from halocline.clock import SystemClock
+from halocline.node import wire
 from halocline.node.channel import BrokenChannelError, Channel
 from halocline.node.dispatch import Dispatch
 from halocline.node.faults import fault_of
@@ -42,19 +43,6 @@ from halocline.node.session import Session
 from halocline.node.spin import Spin
 from halocline.node.streams import push
 from halocline.node.turn_waits import LOOK_MS, TurnWaits
-from halocline.node.wire import (
-    FRAME_BYTES_MAX,
-    BeginDdl,
-    CallCatalog,
-    Commit,
-    EndTurns,
-    Ping,
-    Request,
-    Subscribe,
-    TakeTurns,
-    done,
-    frame,
-)
 from halocline.rows.state import TableState
 
 SPIN_S: Final = 0.0001
@@ -64,7 +52,7 @@ SHORT_BYTES: Final = 1 << 14
 REPLY_S: Final = 60
 """How long a caller may take to read its answer."""
 _logger = logging.getLogger("halocline")
-_SHORT: Final = (Ping, BeginDdl, CallCatalog, EndTurns)
+_SHORT: Final = (wire.Ping, wire.BeginDdl, wire.CallCatalog, wire.EndTurns)
 
 Greet = Callable[[Channel, bytes], Session | None]
 """Checks a Hello and answers it; None after a refusal."""
@@ -104,7 +92,7 @@ class CommitBatch:
 
     def __init__(self, answers: Dispatch) -> None:
         self._answers = answers
-        self.rows: list[tuple[Connection, Session, Commit]] = []
+        self.rows: list[tuple[Connection, Session, wire.Commit]] = []
         """Commits of one row that wait for each other."""
         self.logged: list[Logged] = []
         self.refused: list[tuple[Connection, bytes]] = []
@@ -118,14 +106,14 @@ class CommitBatch:
         """Of the connections whose commit will be answered after the sync."""
         return {caller.number for caller, *_ in (*self.rows, *self.logged)}
 
-    def log(self, caller: Connection, session: Session, commit: Commit, nodes: Nodes) -> None:
+    def log(self, caller: Connection, session: Session, commit: wire.Commit, nodes: Nodes) -> None:
         """Fold and log a short commit."""
         try:
             commit_ts, states = self._answers.log_commit(session, commit, nodes)
         except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
             self._refuse(caller, error)
         else:
-            self.logged.append((caller, done(commit_ts), states))
+            self.logged.append((caller, wire.done(commit_ts), states))
 
     def log_rows(self) -> None:
         """Those of one row: together where that is possible, or else one after the other."""
@@ -137,10 +125,10 @@ class CommitBatch:
                 self._refuse(caller, outcome)
             else:
                 commit_ts, states = outcome
-                self.logged.append((caller, done(commit_ts), states))
+                self.logged.append((caller, wire.done(commit_ts), states))
 
     def _refuse(self, caller: Connection, error: Exception) -> None:
-        self.refused.append((caller, frame(fault_of(error, self._answers.schema_of))))
+        self.refused.append((caller, wire.frame(fault_of(error, self._answers.schema_of))))
 
 
 class RequestLoop:
@@ -353,7 +341,7 @@ class RequestLoop:
     def _serve(self, caller: Connection, session: Session, body: bytes, turn: CommitBatch) -> None:
         try:
             request = read_request(body)
-            if type(request) is Commit:
+            if type(request) is wire.Commit:
                 nodes = short_nodes(request)
                 if nodes is not None and request.single and request.reads is None:
                     turn.rows.append((caller, session, request))
@@ -361,14 +349,14 @@ class RequestLoop:
                 if nodes is not None:
                     turn.log(caller, session, request, nodes)
                     return
-            elif type(request) is TakeTurns and not request.lasts:
+            elif type(request) is wire.TakeTurns and not request.lasts:
                 self._turns.add(caller, session, request)
                 return
             elif type(request) in _SHORT:
-                self._reply(caller, done(self._answers.answer(session, request)))
+                self._reply(caller, wire.done(self._answers.answer(session, request)))
                 return
         except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
-            self._reply(caller, frame(fault_of(error, self._answers.schema_of)))
+            self._reply(caller, wire.frame(fault_of(error, self._answers.schema_of)))
             return
         self._put_aside(caller, partial(self._answer, request))
 
@@ -384,7 +372,7 @@ class RequestLoop:
         try:
             self._answers.settle()
         except Exception as error:  # noqa: BLE001 as above
-            failed = frame(fault_of(error, self._answers.schema_of))
+            failed = wire.frame(fault_of(error, self._answers.schema_of))
         for caller, reply, states in logged:
             if states and not failed:
                 self._put_aside(caller, partial(self._tidy, reply, states))
@@ -425,7 +413,7 @@ class RequestLoop:
 
     def _receive(self, caller: Connection) -> None:
         """The rest of a long request, and its answer."""
-        body = caller.channel.receive(FRAME_BYTES_MAX)
+        body = caller.channel.receive(wire.FRAME_BYTES_MAX)
         if body is None:
             return
         try:
@@ -436,16 +424,16 @@ class RequestLoop:
         del body
         self._answer(request, caller)
 
-    def _answer(self, request: Request, caller: Connection) -> None:
+    def _answer(self, request: wire.Request, caller: Connection) -> None:
         assert caller.session is not None
         try:
-            if isinstance(request, Subscribe):
+            if isinstance(request, wire.Subscribe):
                 feed = self._answers.hub.open(request)
             else:
-                reply = done(self._answers.answer(caller.session, request))
+                reply = wire.done(self._answers.answer(caller.session, request))
                 feed = None
         except Exception as error:  # noqa: BLE001 as above
-            reply, feed = frame(fault_of(error, self._answers.schema_of)), None
+            reply, feed = wire.frame(fault_of(error, self._answers.schema_of)), None
         if feed is None:
             caller.channel.sock.sendall(reply)
         else:

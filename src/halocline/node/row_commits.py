@@ -14,12 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halocline.errors import (
-    ConflictError,
-    CorruptionError,
-    DuplicateKeyError,
-    HaloclineError,
-)
+from halocline import errors
 from halocline.ids import NEVER
 from halocline.log.record import Serial
 from halocline.node.limits import read_record
@@ -52,7 +47,7 @@ def log_rows(core: Core, commits: Sequence[Commit], tickets: Sequence[int]) -> l
         for place, commit in enumerate(commits):
             try:
                 rows[place] = single, _ = _read(core, commit)
-            except HaloclineError as error:
+            except errors.HaloclineError as error:
                 found[place] = error
                 continue
             state, _, _, target, _ = single  # inserts of a table together, an update alone
@@ -79,17 +74,17 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
     """The row of a commit and its bytes, if it may be committed from that snapshot."""
     nodes, _ = read_record(commit.record)
     if len(nodes) != 1:
-        raise CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
+        raise errors.CorruptionError("request", f"a single row cannot be {len(nodes)} nodes")
     ((kind, payload),) = nodes
     _, table_id, _, _, version = read_head(payload)
     state = core.engine.tables.get(table_id)
     if state is None or state.dropped_at != NEVER:
-        raise ConflictError("the table was dropped by another transaction")
+        raise errors.ConflictError("the table was dropped by another transaction")
     if version != state.schema.version:
         state.check_version(version)
     node = decode_node(kind, payload, state.schema)
     if isinstance(node, Delete) or len(node.rows) != 1 or state.key_of is None:
-        raise CorruptionError("request", "a single row is an insert or an update by key")
+        raise errors.CorruptionError("request", "a single row is an insert or an update by key")
     (row,) = node.rows
     key, target = state.key_of(row), 0
     changed: tuple[int, ...] = ()
@@ -98,7 +93,7 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
         check_targets(state, node.targets)
         target, changed = node.targets[0], tuple(positions_of(state.schema, node.changed))
     elif state.locate(key, commit.snapshot):  # whatever the sender says
-        raise DuplicateKeyError(state.entry.name, [key])
+        raise errors.DuplicateKeyError(state.entry.name, [key])
     if state.schema.checks:  # whatever the sender has checked
         check_rows(state.schema, (row,), state.entry.name)
     return (state, key, row, target, changed), payload[HEAD.size :]

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 from halocline.clock import SystemClock
 from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.node import wire
 from halocline.node.channel import Channel
 from halocline.node.dispatch import Dispatch
 from halocline.node.faults import fault_of
@@ -42,15 +43,6 @@ from halocline.node.limits import read_request
 from halocline.node.served import Served
 from halocline.node.session import Session
 from halocline.node.streams import push
-from halocline.node.wire import (
-    FRAME_BYTES_MAX,
-    HELLO_BYTES_MAX,
-    Request,
-    Subscribe,
-    Welcome,
-    done,
-    frame,
-)
 
 if TYPE_CHECKING:
     import ssl
@@ -132,7 +124,8 @@ class Server:
         self.stopping = self._stopped = False
         self._listener = _listen(host, port)
         self._listener.settimeout(MEND_S)
-        self.uri = f"halocline://{_bracketed(host)}:{self._listener.getsockname()[1]}"
+        shown = f"[{host}]" if ":" in host else host
+        self.uri = f"halocline://{shown}:{self._listener.getsockname()[1]}"
         """What clients connect to."""
         arguments = (weakref.ref(self), self._listener)
         threading.Thread(
@@ -225,7 +218,7 @@ class Server:
 
     def _greet(self, channel: Channel) -> Session | None:
         """Check who is there; None after a refusal."""
-        body = channel.receive(HELLO_BYTES_MAX)
+        body = channel.receive(wire.HELLO_BYTES_MAX)
         if body is None:
             return None
         try:
@@ -234,31 +227,31 @@ class Server:
         except HaloclineError as error:
             refuse(channel, error)
             return None
-        channel.send(Welcome(session.number, self._epoch, os.getpid()))
+        channel.send(wire.Welcome(session.number, self._epoch, os.getpid()))
         return session
 
     def _talk(self, peer: Peer, session: Session, channel: Channel) -> None:
         """One request after another, until the client hangs up or the server stops."""
-        while (body := channel.receive(FRAME_BYTES_MAX)) is not None:
+        while (body := channel.receive(wire.FRAME_BYTES_MAX)) is not None:
             peer.works = True
             stopping = self.stopping  # what was read before is answered; the next one is refused
             try:
                 request = self._read(session, body)
                 del body
-                if isinstance(request, Subscribe):
+                if isinstance(request, wire.Subscribe):
                     feed = self._answers.hub.open(request)
                     peer.works = False
                     push(channel, feed, self._answers.schema_of)
                     return
-                reply = done(self._answers.answer(session, request))
+                reply = wire.done(self._answers.answer(session, request))
             except Exception as error:  # noqa: BLE001 every error is part of an answer
-                reply = frame(fault_of(error, self._answers.schema_of))
+                reply = wire.frame(fault_of(error, self._answers.schema_of))
             peer.works = False
             channel.sock.sendall(reply)
             if stopping:
                 return
 
-    def _read(self, session: Session, body: bytes) -> Request:
+    def _read(self, session: Session, body: bytes) -> wire.Request:
         """What is asked for, if the caller may."""
         if self.stopping:
             raise UnavailableError("the server is stopping")
@@ -318,7 +311,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -25,17 +25,9 @@ from itertools import count
 from typing import Final
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.node import endpoint
 from halocline.node.channel import Channel
 from halocline.node.dispatch import Dispatch
-from halocline.node.endpoint import (
-    Endpoint,
-    identity_of,
-    listen,
-    new_token,
-    read_endpoint,
-    remove_endpoint,
-    write_endpoint,
-)
 from halocline.node.greeting import HELLO_S, accept, check_hello, refuse
 from halocline.node.request_loop import REPLY_S, RequestLoop
 from halocline.node.served import Served
@@ -68,17 +60,17 @@ class Service:
         self._numbers = count((epoch << 32) + 1)
         """Sessions and catalog transactions of different epochs are never taken for each other."""
         self.stopping = self._stopped = False
-        remove_endpoint(root)  # of an owner that was killed
-        self._listener, path = listen(CONNECTIONS_MAX, root)
+        endpoint.remove_endpoint(root)  # of an owner that was killed
+        self._listener, path = endpoint.listen(CONNECTIONS_MAX, root)
         self._listener.settimeout(MEND_S)
-        self._endpoint = Endpoint(
+        self._endpoint = endpoint.Endpoint(
             version=VERSION,
             socket=path,
-            token=new_token(),
+            token=endpoint.new_token(),
             pid=os.getpid(),
             host=socket.gethostname(),
             epoch=epoch,
-            folder=identity_of(root),
+            folder=endpoint.identity_of(root),
         )
         self._thread = threading.Thread(
             target=accept,
@@ -87,7 +79,7 @@ class Service:
             daemon=True,
         )
         self._thread.start()
-        write_endpoint(root, self._endpoint)
+        endpoint.write_endpoint(root, self._endpoint)
         weakref.finalize(owner, self.stop, FORGOTTEN_S)
 
     def stop(self, wait_s: float = STOP_S) -> None:
@@ -99,7 +91,7 @@ class Service:
         if self._stopped:
             return
         self.stopping = True
-        remove_endpoint(self._root, self._endpoint)
+        endpoint.remove_endpoint(self._root, self._endpoint)
         with suppress(OSError):  # wakes the thread that accepts
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -116,12 +108,12 @@ class Service:
     def mend(self) -> None:
         """Hang up on silent callers. Write the endpoint file again if it was damaged or deleted."""
         self._loop.expire(HELLO_S)
-        if self.stopping or read_endpoint(self._root) is not None:
+        if self.stopping or endpoint.read_endpoint(self._root) is not None:
             return
         with suppress(OSError):
-            write_endpoint(self._root, self._endpoint)
+            endpoint.write_endpoint(self._root, self._endpoint)
         if self.stopping:
-            remove_endpoint(self._root, self._endpoint)
+            endpoint.remove_endpoint(self._root, self._endpoint)
 
     def session(self) -> Session:
         """A session for this very process."""

@@ -24,7 +24,8 @@ from halocline.objects.stats import ObjectFile
 from halocline.schema.batches import Int64Array
 from halocline.schema.cells import Cells
 from halocline.schema.cells import ReadRow as CellReader
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 
 TOGETHER: Final = 4
 """So many missing blocks of a row group are read together rather than one by one."""

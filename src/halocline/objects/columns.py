@@ -30,7 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halocline.ids import ColumnId
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 from halocline.schema.types import kind
 
 Order = Literal["key", "rowid"]

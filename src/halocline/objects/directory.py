@@ -33,14 +33,7 @@ import numpy.typing as npt
 import xxhash
 
 from halocline.errors import CorruptionError
-from halocline.objects.footer import (
-    BloomColumn,
-    FileColumn,
-    Layout,
-    ParquetPage,
-    block_counts,
-    footer_start,
-)
+from halocline.objects import footer
 
 VERSION: Final = 1
 MAGIC: Final = b"HCBD"
@@ -54,7 +47,7 @@ class _Wire(msgspec.Struct, array_like=True, frozen=True):
     version: int
     block_rows: int
     group_rows: tuple[int, ...]
-    columns: tuple[FileColumn, ...]
+    columns: tuple[footer.FileColumn, ...]
     pages: bytes
     dictionaries: bytes
     blooms: tuple[tuple[int, int], ...]
@@ -73,10 +66,10 @@ class Directory:
         self.block_rows = wire.block_rows
         self.group_rows = wire.group_rows
         self.blooms = wire.blooms
-        self.bloom_column = BloomColumn(*wire.bloom_column)
+        self.bloom_column = footer.BloomColumn(*wire.bloom_column)
         self.first_keys = list(wire.first_keys)
         self.tail_start = tail_start
-        counts = block_counts(wire.group_rows, wire.block_rows)
+        counts = footer.block_counts(wire.group_rows, wire.block_rows)
         self.group_starts = list(accumulate(wire.group_rows, initial=0))
         self.group_blocks = list(accumulate(counts, initial=0))
         self.blocks = self.group_blocks[-1]
@@ -85,7 +78,7 @@ class Directory:
         self.dictionaries: Pages = np.frombuffer(wire.dictionaries, PAGE).reshape(
             leaves, len(counts)
         )
-        self.columns: dict[int, FileColumn] = {}
+        self.columns: dict[int, footer.FileColumn] = {}
         self.leaves: dict[int, range] = {}
         at = 0
         for column in wire.columns:
@@ -131,7 +124,7 @@ class Directory:
 
 
 def encode_directory(
-    data: memoryview, layout: Layout, *, block_rows: int, first_keys: Sequence[bytes]
+    data: memoryview, layout: footer.Layout, *, block_rows: int, first_keys: Sequence[bytes]
 ) -> bytes:
     """The section to put in front of the footer of a finished file."""
     bloom = layout.bloom_column
@@ -150,7 +143,7 @@ def encode_directory(
     return section + len(section).to_bytes(4, "little") + MAGIC
 
 
-def _digested(data: memoryview, leaves: Sequence[Sequence[ParquetPage]]) -> bytes:
+def _digested(data: memoryview, leaves: Sequence[Sequence[footer.ParquetPage]]) -> bytes:
     digest = xxhash.xxh3_64_intdigest
     records = [
         (offset, digest(data[offset : offset + size]), size, values)
@@ -163,7 +156,7 @@ def _digested(data: memoryview, leaves: Sequence[Sequence[ParquetPage]]) -> byte
 def decode_directory(path: str, tail: memoryview, file_bytes: int) -> Directory:
     """The directory in the tail of a file. The tail's digest has been checked; what is refused
     here was written by something else than this engine, or by a later version of it."""
-    end = footer_start(tail)
+    end = footer.footer_start(tail)
     if not _END_BYTES <= end <= len(tail) or bytes(tail[end - 4 : end]) != MAGIC:
         raise CorruptionError(path, "it has no block directory")
     size = int.from_bytes(tail[end - 8 : end - 4], "little")

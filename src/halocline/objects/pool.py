@@ -90,7 +90,8 @@ class Handle:
         """Unpin. Closing again does nothing."""
         entry, self._entry = self._entry, None
         if entry is not None:
-            self._pool._unpin(entry)
+            with self._pool._lock:
+                self._pool._release(entry)
 
     def __enter__(self) -> Any:
         return self.value
@@ -210,10 +211,6 @@ class Pool:
                 misses=self._misses,
                 evictions=self._evictions,
             )
-
-    def _unpin(self, entry: _Entry) -> None:
-        with self._lock:
-            self._release(entry)
 
     def _release(self, entry: _Entry) -> None:
         """Takes a pin from an entry. The caller holds the lock."""

@@ -39,8 +39,9 @@ from halocline.objects.pool import Handle, Pool
 from halocline.objects.splice import Chunk, decode
 from halocline.objects.stats import ObjectFile, ObjectStats
 from halocline.options import MIB
+from halocline.schema.column import TableColumn
 from halocline.schema.evolve import cast
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.schema import Schema
 from halocline.store.objects import Objects
 
 Numbers = npt.NDArray[np.int64]

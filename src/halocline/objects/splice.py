@@ -27,19 +27,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from halocline.objects import thrift
 from halocline.objects.footer import FileColumn
-from halocline.objects.thrift import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    blob,
-    fields,
-    items,
-    number,
-    struct,
-)
 
 _MAGIC: Final = b"PAR1"
 _FORMAT: Final = 2
@@ -82,31 +71,37 @@ def decode(columns: Sequence[FileColumn], chunks: Sequence[Chunk], rows: int) ->
 
 def _chunk_meta(constant: bytes, chunk: Chunk, first: int, data: int, end: int) -> bytes:
     variable = [
-        (5, I64, number(chunk.values)),
+        (5, thrift.I64, thrift.number(chunk.values)),
         # The size after decompression is a hint that the decoder does not use.
-        (6, I64, number(end - first)),
-        (7, I64, number(end - first)),
-        (9, I64, number(data)),
+        (6, thrift.I64, thrift.number(end - first)),
+        (7, thrift.I64, thrift.number(end - first)),
+        (9, thrift.I64, thrift.number(data)),
     ]
     if chunk.dictionary is not None:
-        variable.append((11, I64, number(first)))
-    meta = constant + fields(variable, after=4) + b"\0"
-    return struct([(2, I64, number(0)), (3, STRUCT, meta)])
+        variable.append((11, thrift.I64, thrift.number(first)))
+    meta = constant + thrift.fields(variable, after=4) + b"\0"
+    return thrift.struct([(2, thrift.I64, thrift.number(0)), (3, thrift.STRUCT, meta)])
 
 
 def _footer(columns: Sequence[FileColumn], metas: Sequence[bytes], rows: int, size: int) -> bytes:
-    root = struct([(4, BINARY, blob(b"schema")), (5, I32, number(len(columns)))])
+    root = thrift.struct(
+        [(4, thrift.BINARY, thrift.blob(b"schema")), (5, thrift.I32, thrift.number(len(columns)))]
+    )
     elements = [root, *(column.schema for column in columns)]
     count = 1 + sum(column.elements for column in columns)
-    schema = items(STRUCT, [b""] * count) + b"".join(elements)
-    group = struct(
-        [(1, LIST, items(STRUCT, metas)), (2, I64, number(size)), (3, I64, number(rows))]
-    )
-    return struct(
+    schema = thrift.items(thrift.STRUCT, [b""] * count) + b"".join(elements)
+    group = thrift.struct(
         [
-            (1, I32, number(_FORMAT)),
-            (2, LIST, schema),
-            (3, I64, number(rows)),
-            (4, LIST, items(STRUCT, [group])),
+            (1, thrift.LIST, thrift.items(thrift.STRUCT, metas)),
+            (2, thrift.I64, thrift.number(size)),
+            (3, thrift.I64, thrift.number(rows)),
+        ]
+    )
+    return thrift.struct(
+        [
+            (1, thrift.I32, thrift.number(_FORMAT)),
+            (2, thrift.LIST, schema),
+            (3, thrift.I64, thrift.number(rows)),
+            (4, thrift.LIST, thrift.items(thrift.STRUCT, [group])),
         ]
     )

@@ -57,8 +57,9 @@ from halocline.objects.stats import VECTOR_ROWS, FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
 from halocline.schema.batches import VARIED, widest
+from halocline.schema.column import TableColumn
 from halocline.schema.evolve import extra_ids
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.schema import Schema
 from halocline.schema.types import kind as family
 
 BLOCK_ROWS_MAX: Final = 8192

@@ -261,7 +261,8 @@ def _place_number(type: Any, family: str, given: Constant, as_double: bool) -> C
         return ConstantSpan(value, value) if exact else ConstantSpan(*_neighbours(value))
     if family == "float":
         if type.bit_width == 64 or as_double:
-            return _place_in_float64(value)
+            short = abs(value) <= _EXACT64 if isinstance(value, int) else _is_short(value)
+            return ConstantSpan(float(value), float(value)) if short else _around(float(value), 49)
         whole = abs(value) <= _EXACT32 and value == int(value)
         return ConstantSpan(float(value), float(value)) if whole else _around(float(value), 21)
     if not as_double:
@@ -269,11 +270,6 @@ def _place_number(type: Any, family: str, given: Constant, as_double: bool) -> C
     if family == "int":
         return ConstantSpan(value, value) if abs(value) < _EXACT64 else _around(float(value), 49)
     return _as_decimals(_around(float(value), 49))
-
-
-def _place_in_float64(value: int | Decimal) -> ConstantSpan:
-    short = abs(value) <= _EXACT64 if isinstance(value, int) else _is_short(value)
-    return ConstantSpan(float(value), float(value)) if short else _around(float(value), 49)
 
 
 def _is_short(value: Decimal) -> bool:

@@ -172,7 +172,7 @@ def _locate_once(state: TableState, keys: Keys, ts: int) -> Int64Array:
         _drop_ended(state, found, places, plain, ts)
     if state.last_ts > ts:
         # Something newer than the snapshot may have been seen: decide those rows one by one.
-        for place in places[_newer(state, found[places], ts)]:
+        for place in places[found[places] >= first_rowid_after(state, ts)]:
             found[place] = state.locate(plain[place], ts)
     return found
 
@@ -211,13 +211,9 @@ def _drop_ended(
         found[place] = state.locate(plain[place], ts)
 
 
-def _newer(state: TableState, rowids: Int64Array, ts: int) -> Int64Array:
-    """Which of the RowIDs (0 allowed) have a stamp above `ts`. Stamps rise with RowIDs."""
-    return np.nonzero(rowids >= first_rowid_after(state, ts))[0]
-
-
 def first_rowid_after(state: TableState, ts: int) -> int:
-    """The smallest RowID whose commit_ts is above `ts`; the next RowID when there is none."""
+    """The smallest RowID whose commit_ts is above `ts`; the next RowID when there is none. Stamps
+    rise with RowIDs."""
     first = state.next_rowid
     for page, count in reversed(state.shape.counted()):
         if not count:

@@ -42,7 +42,8 @@ from sqlglot import exp
 from halocline.errors import SchemaError
 from halocline.objects.zonemap import zonemap
 from halocline.read.constant import NAN, NULL, Constant, ConstantSpan, constant, place_constants
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 from halocline.schema.types import kind
 
 

@@ -35,19 +35,12 @@ from halocline.log.record import (
 )
 from halocline.objects import Shelf
 from halocline.options import Options
+from halocline.rows import system
 from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table_of, version_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
 from halocline.rows.sequence import KeySequence
 from halocline.rows.state import TableState
-from halocline.rows.system import (
-    CheckpointNode,
-    EpochNode,
-    FloorNode,
-    JobNode,
-    SequenceNode,
-    SnapshotNode,
-)
 from halocline.rows.tokens import Serials, Token, Tokens
 
 TIMES_MIN = 4096
@@ -108,12 +101,12 @@ class EngineState:
         self.tokens = Tokens()
         self.serials = Serials()
         self.times = Times()
-        self.jobs: dict[int, JobNode] = {}
+        self.jobs: dict[int, system.JobNode] = {}
         """Jobs that may still write files, by id."""
         self.last_job_id = 0
-        self.snapshots: dict[str, SnapshotNode] = {}
+        self.snapshots: dict[str, system.SnapshotNode] = {}
         """Named snapshots, by the key of their name: `Orders` and `orders` are one."""
-        self.checkpoints: tuple[CheckpointNode, ...] = ()
+        self.checkpoints: tuple[system.CheckpointNode, ...] = ()
         """The newest two, newest first: the second is there in case the first is damaged."""
         self.kept_files: set[str] = set()
         """Keys of the files that checkpoints refer to: GC keeps them. Swapped, never changed."""
@@ -260,19 +253,19 @@ class EngineState:
     def _fold_system(self, record: Record) -> None:
         for kind, payload in record.nodes:
             if kind == EPOCH:
-                self.open_epoch(decode_body(payload, EpochNode))
+                self.open_epoch(decode_body(payload, system.EpochNode))
             elif kind == FLOOR:
-                self.raise_floor(decode_body(payload, FloorNode))
+                self.raise_floor(decode_body(payload, system.FloorNode))
             elif kind == JOB:
-                self.start_job(decode_body(payload, JobNode))
+                self.start_job(decode_body(payload, system.JobNode))
             elif kind == SNAPSHOT:
-                self.keep_snapshot(decode_body(payload, SnapshotNode))
+                self.keep_snapshot(decode_body(payload, system.SnapshotNode))
             elif kind == SEQUENCE:
-                self.promise_keys(decode_body(payload, SequenceNode))
+                self.promise_keys(decode_body(payload, system.SequenceNode))
             elif kind == ROOT:
-                self.keep_checkpoint(decode_body(payload, CheckpointNode))
+                self.keep_checkpoint(decode_body(payload, system.CheckpointNode))
 
-    def open_epoch(self, node: EpochNode) -> None:
+    def open_epoch(self, node: system.EpochNode) -> None:
         if node.epoch != self.epoch:
             # A new writer: it begins above everything its predecessor was promised.
             self.skip_rowids(self.rowid_ceiling)
@@ -282,25 +275,25 @@ class EngineState:
         self.ts_ceiling = node.ts_ceiling
         self.rowid_ceiling = node.rowid_ceiling
 
-    def raise_floor(self, node: FloorNode) -> None:
+    def raise_floor(self, node: system.FloorNode) -> None:
         self.floor = max(self.floor, node.floor)
         if node.retention_us is not None:
             self.retention_us = node.retention_us
 
-    def keep_snapshot(self, node: SnapshotNode) -> None:
+    def keep_snapshot(self, node: system.SnapshotNode) -> None:
         if node.dropped:
             self.snapshots.pop(name_key(node.name), None)
         else:
             self.snapshots[name_key(node.name)] = node
 
-    def promise_keys(self, node: SequenceNode) -> None:
+    def promise_keys(self, node: system.SequenceNode) -> None:
         self.sequence_of(node.table_id).ceiling = node.ceiling
 
-    def keep_checkpoint(self, node: CheckpointNode) -> None:
+    def keep_checkpoint(self, node: system.CheckpointNode) -> None:
         self.checkpoints = (node, *self.checkpoints[: CHECKPOINTS_KEPT - 1])
         self.jobs.pop(node.job_id, None)
 
-    def start_job(self, job: JobNode) -> None:
+    def start_job(self, job: system.JobNode) -> None:
         self.last_job_id = max(self.last_job_id, job.job_id)
         if job.ended:
             self.jobs.pop(job.job_id, None)

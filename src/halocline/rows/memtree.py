@@ -236,10 +236,6 @@ class MemTree:
         """Forget a key whose newest version undo GC has removed. Caller holds the commit lock."""
         self.older.pop(self.recent.pop(key), None)
 
-    def unlink_older(self, rowid: int) -> None:
-        """Cut the chain behind a version that every snapshot can see."""
-        self.older.pop(rowid, None)
-
     def swap_runs(self, old: Sequence[Run], new: Run) -> None:
         """Replace runs by their merged form. Caller holds the commit lock."""
         gone = {id(run) for run in old}

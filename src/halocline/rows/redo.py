@@ -30,17 +30,8 @@ from typing import NamedTuple
 import numpy as np
 
 from halocline.log.record import DML_A, DML_D, DML_U, Info, Record
+from halocline.rows import nodes
 from halocline.rows.engine import EngineState
-from halocline.rows.nodes import (
-    Append,
-    Delete,
-    RowNode,
-    Update,
-    check_rows_of_each,
-    decode_node,
-    table_of,
-    version_of,
-)
 from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
 
@@ -67,65 +58,65 @@ def redo(engine: EngineState, record: Record, bounds: Mapping[int, Bounds]) -> i
     for kind, payload in record.nodes:
         if kind not in _ROWS:
             continue
-        table_id = table_of(payload)
+        table_id = nodes.table_of(payload)
         bound = bounds.get(table_id)
         # A table that the checkpoint does not know was dropped, and no snapshot can see it.
         if bound is not None and last >= bound.need_ts:
             state = engine.tables[table_id]
             engine.folded.add(table_id)
-            node = decode_node(kind, payload, state.schema_at(version_of(payload)))
+            node = nodes.decode_node(kind, payload, state.schema_at(nodes.version_of(payload)))
             state.open_page(node.version)
             if info.commits > 1:
-                check_rows_of_each(info, [node], len(record.nodes))
+                nodes.check_rows_of_each(info, [node], len(record.nodes))
                 _redo_rows_of_each(state, node, info, bound)
             else:
                 _redo_node(state, node, last, bound)
     return last
 
 
-def _redo_rows_of_each(state: TableState, node: RowNode, info: Info, bound: Bounds) -> None:
+def _redo_rows_of_each(state: TableState, node: nodes.RowNode, info: Info, bound: Bounds) -> None:
     """A row of each of several transactions: a bound may lie between two of them."""
-    assert isinstance(node, Append)
+    assert isinstance(node, nodes.Append)
     skipped = max(0, bound.moved_rowid - node.first_rowid, bound.need_ts - info.first_ts)
     rows = _rows_after(node, skipped)
     if rows is not None:
         state.fold(rows, info.first_ts + skipped, rows.count)
 
 
-def _redo_node(state: TableState, node: RowNode, ts: int, bound: Bounds) -> None:
+def _redo_node(state: TableState, node: nodes.RowNode, ts: int, bound: Bounds) -> None:
     moved = max(0, bound.moved_rowid - node.first_rowid)
-    if ts > bound.flushed_ts and (not moved or isinstance(node, Delete)):
+    if ts > bound.flushed_ts and (not moved or isinstance(node, nodes.Delete)):
         state.fold(node, ts)
         return
-    if not isinstance(node, Delete):
+    if not isinstance(node, nodes.Delete):
         rows = _rows_after(node, moved)
         if rows is not None:
             state.fold(rows, ts)
-    if not isinstance(node, Append):
+    if not isinstance(node, nodes.Append):
         lowest = bound.moved_rowid if ts <= bound.flushed_ts else 0
         ended = _ends_from(state, node, lowest)
         if len(ended.targets):
             state.fold(ended, ts)
 
 
-def _rows_after(node: Append | Update, moved: int) -> Append | None:
+def _rows_after(node: nodes.Append | nodes.Update, moved: int) -> nodes.Append | None:
     """The new rows of a node, less the first ones; None when nothing is left."""
     if moved >= node.count:
         return None
     first = node.first_rowid + moved
     if node.table is None:
-        return Append(node.table_id, rows=node.rows[moved:], first_rowid=first)
+        return nodes.Append(node.table_id, rows=node.rows[moved:], first_rowid=first)
     run = node.run
     if run is not None and moved:
         run = run.kept(run.rowids >= moved).shifted(-moved)
-    return Append(node.table_id, table=node.table.slice(moved), run=run, first_rowid=first)
+    return nodes.Append(node.table_id, table=node.table.slice(moved), run=run, first_rowid=first)
 
 
-def _ends_from(state: TableState, node: Update | Delete, lowest: int) -> Delete:
+def _ends_from(state: TableState, node: nodes.Update | nodes.Delete, lowest: int) -> nodes.Delete:
     """What a node ends, less the targets below `lowest`."""
     targets, keys = np.asarray(node.targets, dtype=np.int64), node.keys
-    after = None if isinstance(node, Update) else node.successors
-    if isinstance(node, Update):
+    after = None if isinstance(node, nodes.Update) else node.successors
+    if isinstance(node, nodes.Update):
         after = np.arange(node.first_rowid, node.first_rowid + node.count, dtype=np.int64)
         if node.table is None:
             key_of = state.row_key_of
@@ -134,7 +125,7 @@ def _ends_from(state: TableState, node: Update | Delete, lowest: int) -> Delete:
     left: Sequence[int] | Int64Array = targets[places]
     if not isinstance(node.targets, np.ndarray):
         left = targets[places].tolist()
-    return Delete(
+    return nodes.Delete(
         node.table_id,
         left,
         [keys[place] for place in places.tolist()],

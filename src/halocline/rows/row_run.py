@@ -19,28 +19,20 @@ from typing import Final
 
 import msgspec
 
+from halocline.log import record
 from halocline.log.format import AC, COMMITS, Entry
-from halocline.log.record import (
-    COUNT,
-    DML_A,
-    HAS_SERIALS,
-    INFO,
-    META,
-    NODE,
-    SERIAL,
-    Info,
-    Serial,
-    decode_record,
-)
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import HEAD, ROWS, VERSION, Append
 
-_FORMATS: Final = [part.format.removeprefix("<") for part in (META, INFO, COUNT, NODE, HEAD)]
+_FORMATS: Final = [
+    part.format.removeprefix("<")
+    for part in (record.META, record.INFO, record.COUNT, record.NODE, HEAD)
+]
 FRONT: Final = Struct("<" + "".join(_FORMATS))
 """Everything in front of the rows, in a commit of one node without a token."""
 _FRONT_BYTES: Final = FRONT.size
 _AFTER_LENGTH: Final = _FRONT_BYTES - HEAD.size
-_PLAIN: Final = (INFO.size, 0, 1, DML_A, VERSION, ROWS, 0)
+_PLAIN: Final = (record.INFO.size, 0, 1, record.DML_A, VERSION, ROWS, 0)
 _ROWS_MAX: Final = 1024
 _ONE_ITEM: Final = b"\x91"
 _unpack_front = FRONT.unpack_from
@@ -56,24 +48,12 @@ def array_head(count: int) -> bytes:
 class RowRun:
     """Entries that were taken and are not folded yet. For one thread, which folds nothing else."""
 
-    __slots__ = (
-        "_bodies",
-        "_engine",
-        "_entries",
-        "_rowid",
-        "_serials",
-        "_table_id",
-        "_ts",
-        "_version",
-        "_walls",
-    )
-
     def __init__(self, engine: EngineState) -> None:
         self._engine = engine
         self._entries: list[Entry] = []
         self._bodies: list[bytes] = []
         self._walls: list[int] = []
-        self._serials: list[Serial] = []
+        self._serials: list[record.Serial] = []
         """Of all transactions from the first on that has one."""
         self._table_id = self._ts = self._rowid = self._version = 0
         """The table, and the timestamp and RowID that come next."""
@@ -83,7 +63,7 @@ class RowRun:
         if not self._take(entry):
             self.flush()
             if not self._take(entry):
-                self._engine.fold_record(decode_record(entry))
+                self._engine.fold_record(record.decode_record(entry))
 
     def flush(self) -> None:
         """Apply all that was taken."""
@@ -101,10 +81,10 @@ class RowRun:
             assert len(rows) == count
         except (msgspec.MsgspecError, ValueError, TypeError, AssertionError):
             for entry in entries:  # damaged: one of them will say so
-                engine.fold_record(decode_record(entry))
+                engine.fold_record(record.decode_record(entry))
             return
         node = Append(self._table_id, rows, first_rowid=self._rowid - count, keys=keys)
-        info = Info(self._ts - count, walls[-1], 0, count, None, serials)
+        info = record.Info(self._ts - count, walls[-1], 0, count, None, serials)
         engine.fold(info, (node,), walls=walls)
 
     def _take(self, entry: Entry) -> bool:
@@ -117,8 +97,8 @@ class RowRun:
             dml, length, version, form, node_flags, table_id, schema_version, rowid, many,
         ) = _unpack_front(payload)  # fmt: skip
         end = len(payload)
-        if flags == HAS_SERIALS:
-            flags, end = 0, end - SERIAL.size * count
+        if flags == record.HAS_SERIALS:
+            flags, end = 0, end - record.SERIAL.size * count
         if (info, flags, nodes, dml, version, form, node_flags) != _PLAIN:
             return False
         if many != count or length != end - _AFTER_LENGTH:
@@ -146,6 +126,6 @@ class RowRun:
         self._bodies.append(payload[_FRONT_BYTES + len(array) : end])
         if end < len(payload):
             self._serials += ((0, 0),) * (len(self._walls) - len(self._serials))
-            self._serials += SERIAL.iter_unpack(payload[end:])
+            self._serials += record.SERIAL.iter_unpack(payload[end:])
         self._walls += (wall_us,) * count
         return True

@@ -88,7 +88,7 @@ def forget_keys(state: TableState, gone: Int64Array, commit_lock: Lock) -> None:
     for begin in range(0, len(links), STEP):
         with commit_lock:
             for newer, _ in links[begin : begin + STEP]:
-                tree.unlink_older(newer)
+                tree.older.pop(newer, None)
     if keys:
         with commit_lock:
             tree.forget_order()

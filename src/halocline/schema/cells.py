@@ -59,7 +59,8 @@ class Cells:
         self._kinds = [kind(type) for type in types]
         self._opens = [_opener(type) for type in types]
         self._exprs = [_expression(type, at) for at, type in enumerate(types)]
-        units = {f"u{at}": decimal_unit(t.scale) for at, t in enumerate(types) if _is_decimal(t)}
+        decimals = [at for at, family in enumerate(self._kinds) if family == "decimal"]
+        units = {f"u{at}": decimal_unit(types[at].scale) for at in decimals}
         self._space = dict(_BUILTINS, **units)
         self._makers: dict[tuple[Flags, ...], Callable[..., ReadRow]] = {}
 
@@ -134,10 +135,6 @@ def _text(at: int, short: str, long: str) -> str:
     """`o` and `n`: where the value begins and how long it is."""
     test = f"(n := b{at}[i + 1] - (o := b{at}[i])) < {CUT_MAX:d}"
     return f"({short.format(at=at)} if {test} else {long.format(at=at)})"
-
-
-def _is_decimal(type: Any) -> bool:
-    return kind(type) == "decimal"
 
 
 def _bytes(buffer: Any) -> memoryview:

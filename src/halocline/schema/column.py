@@ -23,11 +23,14 @@ import pyarrow as pa
 
 from halocline.clock import SystemClock
 from halocline.errors import SchemaError
+from halocline.ids import ColumnId
 from halocline.schema import codec
 from halocline.schema.domains import Domain
+from halocline.schema.typenames import type_text
 from halocline.schema.types import EPOCH, UTC, kind
 from halocline.schema.values import Unfit, checker, is_null, show
 
+_NO_ID: Final = ColumnId(0)
 COMMENT_CHARS_MAX: Final = 10_000
 _CLOCK: Final = SystemClock()
 _UUIDS: Final = 1 << 20
@@ -147,6 +150,54 @@ class Default:
         if self.is_function:
             return {"function": self.value.name}
         return {"constant": codec.encode([(self.value,)])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """One column of a table, or of a definition that is to become one."""
+
+    name: str
+    type: Any
+    nullable: bool
+    id: ColumnId = _NO_ID
+    """It keeps it for good, whatever its name; 0 in a definition."""
+    domain: Domain | None = None
+    """Which texts a column of text takes, if not all."""
+    default: Default | None = None
+    """What rows get that do not name it; None: NULL."""
+    comment: str = ""
+    since: int = 0
+    """The version of the schema that added it: what is older has no value of it."""
+    absent: Default | None = None
+    """The constant that rows show which are older than the column; None: NULL."""
+    identity: bool = False
+    """Are keys drawn for rows that do not name it?"""
+    compression: str = ""
+    """The codec of its pages; empty: that of the table."""
+
+    @property
+    def type_name(self) -> str:
+        """The type as a definition names it."""
+        return type_text(self.type) if self.domain is None else str(self.domain)
+
+    def properties(self) -> dict[str, Any]:
+        """What it has besides its type, as the catalog keeps it."""
+        found: dict[str, Any] = {"comment": self.comment} if self.comment else {}
+        if self.since:
+            found["since"] = self.since
+        if self.absent is not None:
+            found["absent"] = self.absent.to_wire()["constant"]
+        if self.identity:
+            found["identity"] = True
+        if self.compression:
+            found["codec"] = self.compression
+        return found if self.default is None else found | self.default.to_wire()
+
+    def filled(self, rows: int) -> pa.ChunkedArray:
+        """What so many rows show that are older than the column."""
+        if self.absent is not None:
+            return self.absent.many(rows)
+        return pa.chunked_array([pa.nulls(rows, self.type)], self.type)
 
 
 def _moment(type: Any) -> dt.date:

@@ -17,16 +17,17 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
-from halocline.schema.checks import RowCheck, stored_checks
+from halocline.ids import ColumnId
+from halocline.schema.checks import stored_checks
 from halocline.schema.column import (
     Column,
-    Default,
+    TableColumn,
     check_comment,
     read_default,
     stored_default,
@@ -49,34 +50,6 @@ _PYTHON_TYPES: Final[dict[Any, Any]] = {
     dt.time: TIME,
 }
 _NO_KEY: Final = frozenset(["float", "list", "struct"])
-
-
-class Defined(NamedTuple):
-    """One column of a definition."""
-
-    name: str
-    type: Any
-    nullable: bool
-    domain: Domain | None = None
-    default: Default | None = None
-    comment: str = ""
-    since: int = 0
-    absent: Default | None = None
-    identity: bool = False
-    compression: str = ""
-
-
-class Stored(NamedTuple):
-    """A schema as the catalog keeps it."""
-
-    ids: list[int]
-    columns: list[Defined]
-    key: tuple[int, ...]
-    last_id: int
-    version: int
-    comment: str
-    checks: tuple[RowCheck, ...]
-    compression: str
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -109,7 +82,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     codec: str = ZSTD
 
 
-def read_definition(definition: Any) -> list[Defined]:
+def read_definition(definition: Any) -> list[TableColumn]:
     """The columns of any definition, names checked and types canonical."""
     refuse_spark(definition)
     if isinstance(definition, Mapping):
@@ -121,20 +94,29 @@ def read_definition(definition: Any) -> list[Defined]:
     fields = [field for field in schema if field.name not in dropped]
     check_names([field.name for field in fields])
     return [
-        Defined(field.name, type, field.nullable, domain)
+        TableColumn(name=field.name, type=type, nullable=field.nullable, domain=domain)
         for field in fields
         for type, _, domain in [read_type(field.type, field.name)]
     ]
 
 
-def _defined(name: str, given: Any) -> Defined:
+def _defined(name: str, given: Any) -> TableColumn:
     """One column of a dict: a type, or a Column with one."""
     if not isinstance(given, Column):
-        return Defined(name, *read_type(given, name))
+        type, nullable, domain = read_type(given, name)
+        return TableColumn(name=name, type=type, nullable=nullable, domain=domain)
     type, nullable, domain = read_type(given.type, name)
     nullable = nullable and given.nullable
     default = read_default(given.default, name, type, domain, nullable=nullable)
-    return Defined(name, type, nullable, domain, default, given.comment, identity=given.identity)
+    return TableColumn(
+        name=name,
+        type=type,
+        nullable=nullable,
+        domain=domain,
+        default=default,
+        comment=given.comment,
+        identity=given.identity,
+    )
 
 
 def _arrow_schema(definition: Any) -> Any:
@@ -174,8 +156,8 @@ def read_type(given: Any, column: str) -> tuple[Any, bool, Domain | None]:
         raise SchemaError(reason, column=column) from None
 
 
-def read_stored(wire: Any) -> Stored:
-    """What `Schema.to_wire` wrote. It comes from disk, so every rule is checked again."""
+def read_stored(wire: Any) -> dict[str, Any]:
+    """The fields that `Schema.to_wire` wrote. They come from disk: every rule is checked again."""
     try:
         read = msgspec.convert(wire, _Wire)
     except msgspec.ValidationError as error:
@@ -184,10 +166,7 @@ def read_stored(wire: Any) -> Stored:
     ids = [id for id, *_ in read.columns]
     if len(set(ids)) < len(ids) or not all(1 <= id <= read.last_id for id in ids):
         raise SchemaError("the stored schema has wrong column ids")
-    columns = [
-        _stored(name, text, nullable, properties)
-        for _, name, text, nullable, properties in read.columns
-    ]
+    columns = [_stored(*column) for column in read.columns]
     names = {id: column.name for id, column in zip(ids, columns, strict=True)}
     if not names.keys() >= set(read.key):
         raise SchemaError("the stored schema has a wrong primary key")
@@ -201,37 +180,37 @@ def read_stored(wire: Any) -> Stored:
     checks = stored_checks(read.checks)
     if not all(names.keys() >= set(check.ids) for check in checks):
         raise SchemaError("the stored schema has a check over a column that is not there")
-    return Stored(
-        ids=ids,
-        columns=columns,
-        key=key,
-        last_id=read.last_id,
-        version=read.version,
-        comment=comment,
-        checks=checks,
-        compression=check_codec(read.codec),
-    )
+    return {
+        "columns": tuple(columns),
+        "key_positions": key,
+        "last_id": read.last_id,
+        "version": read.version,
+        "comment": comment,
+        "checks": checks,
+        "compression": check_codec(read.codec),
+    }
 
 
-def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Defined:
+def _stored(id: int, name: str, text: str, nullable: bool, properties: Properties) -> TableColumn:
     type, _, domain = read_type(text, name)
     default = stored_default(properties.constant, properties.function, name, type, domain)
     absent = stored_default(properties.absent, "", name, type, domain)
-    return Defined(
-        name,
-        type,
-        nullable,
-        domain,
-        default,
-        check_comment(properties.comment),
-        properties.since,
-        absent,
+    return TableColumn(
+        id=ColumnId(id),
+        name=name,
+        type=type,
+        nullable=nullable,
+        domain=domain,
+        default=default,
+        comment=check_comment(properties.comment),
+        since=properties.since,
+        absent=absent,
         identity=properties.identity,
         compression=properties.codec and check_codec(properties.codec, column=name),
     )
 
 
-def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
+def read_key(primary_key: Any, columns: Sequence[TableColumn]) -> tuple[int, ...]:
     """The positions of the key columns, in key order."""
     if primary_key is None:
         return ()
@@ -249,7 +228,7 @@ def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
     return tuple(positions)
 
 
-def check_identity(columns: Sequence[Defined], key: Sequence[int]) -> None:
+def check_identity(columns: Sequence[TableColumn], key: Sequence[int]) -> None:
     """SchemaError unless the column that has an identity, if one does, is the primary key."""
     for at, column in enumerate(columns):
         if not column.identity:

@@ -27,10 +27,10 @@ import pyarrow as pa
 from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
 from halocline.schema.checks import REQUIRED, RowCheck
-from halocline.schema.column import check_comment, read_default
+from halocline.schema.column import TableColumn, check_comment, read_default
 from halocline.schema.define import read_definition
 from halocline.schema.names import check_names
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.schema import Schema
 from halocline.schema.types import INT_BITS, TIMESTAMP, kind
 
 _DATE: Final = pa.date32()
@@ -271,17 +271,7 @@ def _added(name: Any, given: Any, id: ColumnId, version: int) -> TableColumn:
     if not new.nullable and constant is None:
         reason = "rows that are there have no value for it: give it a constant default, or add it"
         raise SchemaError(f"{reason} nullable and fill it in", column=name)
-    return TableColumn(
-        id=id,
-        name=name,
-        type=new.type,
-        nullable=new.nullable,
-        domain=new.domain,
-        default=new.default,
-        comment=new.comment,
-        since=version,
-        absent=constant,
-    )
+    return replace(new, id=id, since=version, absent=constant)
 
 
 def _with_default(column: TableColumn, given: Any) -> TableColumn:

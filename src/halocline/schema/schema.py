@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, isinf
 from operator import itemgetter
@@ -31,80 +31,17 @@ import pyarrow.compute as pc
 
 from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
-from halocline.schema import batches, codec, convert, keys
+from halocline.schema import batches, codec, compiled, convert, define, keys
 from halocline.schema.cells import Cells
 from halocline.schema.checks import RowCheck
-from halocline.schema.column import Default, check_comment
-from halocline.schema.compiled import (
-    Row,
-    column_checks,
-    compile_checks,
-    compile_dict,
-    compile_key,
-    compile_row,
-)
+from halocline.schema.column import Default, TableColumn, check_comment
 from halocline.schema.compression import ZSTD, Codec, read_compression
-from halocline.schema.define import (
-    Defined,
-    check_identity,
-    read_definition,
-    read_key,
-    read_stored,
-)
-from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
 from halocline.schema.types import INT_BITS, NUMBERS, kind
 from halocline.schema.values import CheckValue, decimal_context, show
 
 _SUMS: Final = decimal_context(80)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumn:
-    """One column: its permanent id, its name of today, its canonical type."""
-
-    id: ColumnId
-    name: str
-    type: Any
-    nullable: bool
-    domain: Domain | None = None
-    """Which texts a column of text takes, if not all."""
-    default: Default | None = None
-    """What rows get that do not name it; None: NULL."""
-    comment: str = ""
-    since: int = 0
-    """The version of the schema that added it: what is older has no value of it."""
-    absent: Default | None = None
-    """The constant that rows show which are older than the column; None: NULL."""
-    identity: bool = False
-    """Are keys drawn for rows that do not name it?"""
-    compression: str = ""
-    """The codec of its pages; empty: that of the table."""
-
-    @property
-    def type_name(self) -> str:
-        """The type as a definition names it."""
-        return type_text(self.type) if self.domain is None else str(self.domain)
-
-    def properties(self) -> dict[str, Any]:
-        """What it has besides its type, as the catalog keeps it."""
-        found: dict[str, Any] = {"comment": self.comment} if self.comment else {}
-        if self.since:
-            found["since"] = self.since
-        if self.absent is not None:
-            found["absent"] = self.absent.to_wire()["constant"]
-        if self.identity:
-            found["identity"] = True
-        if self.compression:
-            found["codec"] = self.compression
-        return found if self.default is None else found | self.default.to_wire()
-
-    def filled(self, rows: int) -> pa.ChunkedArray:
-        """What so many rows show that are older than the column."""
-        if self.absent is not None:
-            return self.absent.many(rows)
-        return pa.chunked_array([pa.nulls(rows, self.type)], self.type)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,22 +72,17 @@ class Schema:
     ) -> Schema:
         """A new schema from a dict of types, a pa.Schema, a frame or a schema; ids are 1..n."""
         whole = isinstance(definition, cls)
-        defined = _copied(definition) if whole else read_definition(definition)
-        positions = read_key(primary_key, defined)
-        check_identity(defined, positions)
+        defined = _copied(definition) if whole else define.read_definition(definition)
+        positions = define.read_key(primary_key, defined)
+        define.check_identity(defined, positions)
         compression, special = read_compression(codec, [column.name for column in defined])
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
             raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
-            TableColumn(
+            replace(
+                column,
                 id=ColumnId(at + 1),
-                name=column.name,
-                type=column.type,
                 nullable=column.nullable and at not in positions,
-                domain=column.domain,
-                default=column.default,
-                comment=column.comment,
-                identity=column.identity,
                 compression=special.get(at, column.compression),
             )
             for at, column in enumerate(defined)
@@ -227,12 +159,12 @@ class Schema:
     # Rows
 
     @cached_property
-    def row(self) -> Callable[[Mapping[str, Any]], Row]:
+    def row(self) -> Callable[[Mapping[str, Any]], compiled.Row]:
         """`row(values)`: checked, canonical, in column order; absent columns get their default.
 
         An identity column that is absent is None, for txn/identity.py to draw it.
         """
-        return compile_row(self.columns, self._checks, self._general_row, self._limit)
+        return compiled.compile_row(self.columns, self._checks, self._general_row, self._limit)
 
     def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
         """Check some columns of a row: position -> canonical value.
@@ -274,11 +206,11 @@ class Schema:
         return self._fast_checks[at](total)
 
     @cached_property
-    def as_dict(self) -> Callable[[Row], dict[str, Any]]:
+    def as_dict(self) -> Callable[[compiled.Row], dict[str, Any]]:
         """`as_dict(row)`: what callers get to see; nested values are copies."""
-        plain, names, nested = compile_dict(self.names), self.names, self.nested
+        plain, names, nested = compiled.compile_dict(self.names), self.names, self.nested
 
-        def copied(row: Row) -> dict[str, Any]:
+        def copied(row: compiled.Row) -> dict[str, Any]:
             values = plain(row)
             for at in nested:
                 values[names[at]] = copy.deepcopy(row[at])
@@ -295,10 +227,10 @@ class Schema:
             return self._no_key
         columns = [self.columns[at] for at in self.key_positions]
         checks = [self._checks[at] for at in self.key_positions]
-        return compile_key(columns, checks, self._spread_key, self._key_limit)
+        return compiled.compile_key(columns, checks, self._spread_key, self._key_limit)
 
     @cached_property
-    def key_of(self) -> Callable[[Row], Any]:
+    def key_of(self) -> Callable[[compiled.Row], Any]:
         """`key_of(row)`: the key inside a canonical row."""
         if not self.key_positions:
             return self._no_key
@@ -389,15 +321,15 @@ class Schema:
         """What a path, a dataset or a lazy frame stands for; other data as it is."""
         return convert.opened(data, self.arrow)
 
-    def to_arrow(self, rows: Sequence[Row]) -> Any:
+    def to_arrow(self, rows: Sequence[compiled.Row]) -> Any:
         """Canonical rows as one RecordBatch."""
         return batches.to_arrow(rows, self.arrow)
 
-    def to_table(self, rows: Sequence[Row]) -> Any:
+    def to_table(self, rows: Sequence[compiled.Row]) -> Any:
         """Canonical rows as a canonical pa.Table."""
         return pa.Table.from_batches([self.to_arrow(rows)], schema=self.arrow)
 
-    def from_table(self, table: Any) -> list[Row]:
+    def from_table(self, table: Any) -> list[compiled.Row]:
         """The canonical rows of a canonical pa.Table."""
         return [row for batch in table.to_batches() for row in batches.from_arrow(batch)]
 
@@ -405,11 +337,11 @@ class Schema:
         """Canonical keys as a pa.Table of the key columns."""
         return pa.Table.from_batches([batches.to_arrow(self._key_rows(keys), self.key_fields)])
 
-    def _key_rows(self, keys: Iterable[Any]) -> list[Row]:
+    def _key_rows(self, keys: Iterable[Any]) -> list[compiled.Row]:
         return [(key,) for key in keys] if len(self.key_positions) == 1 else list(keys)
 
     @cached_property
-    def cells(self) -> Callable[[Any], Callable[[int], Row]]:
+    def cells(self) -> Callable[[Any], Callable[[int], compiled.Row]]:
         """`cells(batch)` -> `reader(i)`: single rows out of a canonical RecordBatch."""
         return Cells(self._types)
 
@@ -419,7 +351,7 @@ class Schema:
     """`encode_rows(rows)`: canonical rows as msgpack."""
 
     @cached_property
-    def decode_rows(self) -> Callable[[Any], list[Row]]:
+    def decode_rows(self) -> Callable[[Any], list[compiled.Row]]:
         """`decode_rows(data)`: msgspec.DecodeError or ValidationError for anything but rows."""
         return codec.compile_decode(list(self.arrow))
 
@@ -451,21 +383,7 @@ class Schema:
         cls, wire: Mapping[str, Any], *, key_bytes_max: int = keys.KEY_BYTES_MAX
     ) -> Schema:
         """The schema that `to_wire` wrote down; SchemaError for anything else."""
-        stored = read_stored(wire)
-        columns = tuple(
-            TableColumn(id=ColumnId(id), **c._asdict())
-            for id, c in zip(stored.ids, stored.columns, strict=True)
-        )
-        return cls(
-            columns=columns,
-            key_positions=stored.key,
-            last_id=stored.last_id,
-            comment=stored.comment,
-            compression=stored.compression,
-            key_bytes_max=key_bytes_max,
-            version=stored.version,
-            checks=stored.checks,
-        )
+        return cls(**define.read_stored(wire), key_bytes_max=key_bytes_max)
 
     # What the functions above are made of
 
@@ -478,7 +396,7 @@ class Schema:
         return pa.schema([self.arrow.field(at) for at in self.key_positions])
 
     @cached_property
-    def _decode_key_rows(self) -> Callable[[Any], list[Row]]:
+    def _decode_key_rows(self) -> Callable[[Any], list[compiled.Row]]:
         return codec.compile_decode(list(self.key_fields))
 
     @cached_property
@@ -499,11 +417,13 @@ class Schema:
 
     @cached_property
     def _checks(self) -> tuple[CheckValue, ...]:
-        return column_checks(self.columns, frozenset(self.key_positions))
+        return tuple(
+            compiled.full_check(c, at in self.key_set) for at, c in enumerate(self.columns)
+        )
 
     @cached_property
     def _fast_checks(self) -> tuple[CheckValue, ...]:
-        return compile_checks(self.columns, self._checks)
+        return compiled.compile_checks(self.columns, self._checks)
 
     @cached_property
     def _limit(self) -> keys.Limit:
@@ -520,7 +440,9 @@ class Schema:
     def _no_key(self, _: Any) -> Any:
         raise UsageError("this table has no primary key; use where= instead")
 
-    def _general_row(self, values: Any, cells: Callable[[Sequence[Any]], Row]) -> Row:
+    def _general_row(
+        self, values: Any, cells: Callable[[Sequence[Any]], compiled.Row]
+    ) -> compiled.Row:
         """Rows that are not a dict of exactly all columns: other mappings, other case, absences."""
         if type(values) is not dict:
             if not isinstance(values, Mapping):
@@ -572,18 +494,6 @@ class Schema:
                 raise SchemaError(text, column=self.names[at])
 
 
-def _copied(schema: Schema) -> list[Defined]:
+def _copied(schema: Schema) -> list[TableColumn]:
     """The columns of a schema for a new table, which has no rows from before one of them."""
-    return [
-        Defined(
-            column.name,
-            column.type,
-            column.nullable,
-            column.domain,
-            column.default,
-            column.comment,
-            identity=column.identity,
-            compression=column.compression,
-        )
-        for column in schema.columns
-    ]
+    return [replace(column, since=0, absent=None) for column in schema.columns]

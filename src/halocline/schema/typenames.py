@@ -25,15 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from halocline.errors import SchemaError
-from halocline.schema.types import (
-    DECIMAL_DIGITS_MAX,
-    DEPTH_MAX,
-    TIME,
-    TIMESTAMP,
-    TIMESTAMPTZ,
-    canonical,
-    check_field_names,
-)
+from halocline.schema import types
 
 TEXT_MAX: Final = 1 << 20
 """Longest type text that is read, so that a hostile catalog cannot keep the parser busy."""
@@ -55,9 +47,9 @@ _NAMES: Final[dict[str, Any]] = {
         ("string text varchar str", pa.string()),
         ("binary blob bytea varbinary bytes", pa.binary()),
         ("date date32", pa.date32()),
-        ("time", TIME),
-        ("timestamp datetime timestamp_ntz", TIMESTAMP),
-        ("timestamptz", TIMESTAMPTZ),
+        ("time", types.TIME),
+        ("timestamp datetime timestamp_ntz", types.TIMESTAMP),
+        ("timestamptz", types.TIMESTAMPTZ),
     )
     for name in names.split()
 }
@@ -72,9 +64,9 @@ _TEXTS: Final[dict[Any, str]] = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.date32(): "date",
-    TIME: "time",
-    TIMESTAMP: "timestamp",
-    TIMESTAMPTZ: "timestamptz",
+    types.TIME: "time",
+    types.TIMESTAMP: "timestamp",
+    types.TIMESTAMPTZ: "timestamptz",
 }
 _SIZED: Final = frozenset(["varchar", "string", "text", "binary", "varbinary"])
 _TOKEN: Final = re.compile(r'\s*(?:(\w+)|"((?:[^"]|"")*)"|(\S))', re.UNICODE)
@@ -88,7 +80,7 @@ def parse_type(text: str, *, column: str | None = None) -> tuple[Any, bool]:
     type, nullable = parser.type(0)
     if parser.peek() is not None:
         raise parser.error()
-    return canonical(type, column=column), nullable
+    return types.canonical(type, column=column), nullable
 
 
 def type_text(type: Any) -> str:
@@ -157,13 +149,13 @@ class _Parser:
             raise self.error()
 
     def type(self, depth: int) -> tuple[Any, bool]:
-        if depth > DEPTH_MAX:
-            raise self.error(f"it nests deeper than {DEPTH_MAX} levels")
+        if depth > types.DEPTH_MAX:
+            raise self.error(f"it nests deeper than {types.DEPTH_MAX} levels")
         type = self._base(depth)
         while self.accept("[", "]"):
             depth += 1
-            if depth > DEPTH_MAX:
-                raise self.error(f"it nests deeper than {DEPTH_MAX} levels")
+            if depth > types.DEPTH_MAX:
+                raise self.error(f"it nests deeper than {types.DEPTH_MAX} levels")
             type = pa.list_(type)
         if self.accept("not", "null"):
             return type, False
@@ -205,14 +197,15 @@ class _Parser:
             if self.accept(">"):
                 break
             self.expect(",")
-        check_field_names([field.name for field in fields], self._column)
+        types.check_field_names([field.name for field in fields], self._column)
         return pa.struct(fields)
 
     def _decimal(self) -> Any:
         numbers = self._numbers() if self.peek() == "(" else []
         precision, scale = (*numbers, 0)[:2] if len(numbers) in (1, 2) else (0, 0)
-        if not (1 <= precision <= DECIMAL_DIGITS_MAX and scale <= precision):
-            hint = f"give digits and decimals, as in 'decimal(12,2)', at most {DECIMAL_DIGITS_MAX}"
+        if not (1 <= precision <= types.DECIMAL_DIGITS_MAX and scale <= precision):
+            most = types.DECIMAL_DIGITS_MAX
+            hint = f"give digits and decimals, as in 'decimal(12,2)', at most {most}"
             raise self.error(hint)
         return pa.decimal128(precision, scale)
 
@@ -220,7 +213,7 @@ class _Parser:
         if self.accept("with", "time", "zone"):
             if name == "time":
                 raise self.error("a time of day has no zone here; use 'time' or 'timestamptz'")
-            return TIMESTAMPTZ
+            return types.TIMESTAMPTZ
         self.accept("without", "time", "zone")
         return _NAMES[name]
 

@@ -157,7 +157,7 @@ def _integer(bits: int, text: str) -> CheckValue:
     return check
 
 
-def _to_float(value: Any) -> float:
+def _float64(value: Any) -> float:
     number = _plain_number(value)
     if number is None:
         raise _refuse(value, "a number")
@@ -176,12 +176,8 @@ def _to_float(value: Any) -> float:
     raise Unfit(f"{show(number)} would change as a float")
 
 
-def _float64(value: Any) -> float:
-    return _to_float(value)
-
-
 def _float32(value: Any) -> float:
-    number = _to_float(value)
+    number = _float64(value)
     try:
         rounded: float = _FLOAT32.unpack(_FLOAT32.pack(number))[0]
     except OverflowError:

@@ -77,13 +77,9 @@ def constants(schema: Schema, given: Mapping[str, Any]) -> dict[int, Any] | None
     try:
         return schema.partial(given)
     except SchemaError:
-        if _has_terms(given):
+        if any(isinstance(value, (Add, Expr)) for value in given.values()):
             return None
         raise
-
-
-def _has_terms(given: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, (Add, Expr)) for value in given.values())
 
 
 def read_assignment(schema: Schema, given: Mapping[str, Any]) -> Assignment:

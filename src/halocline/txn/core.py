@@ -58,26 +58,6 @@ class Pin:
 class Core:
     """Engine state, committer, SQL engine and the pins of open transactions."""
 
-    __slots__ = (
-        "__weakref__",
-        "_kin",
-        "_states",
-        "_trimming",
-        "catalog",
-        "clock",
-        "closed",
-        "committer",
-        "duck",
-        "engine",
-        "options",
-        "others",
-        "owned",
-        "pins",
-        "recovered",
-        "trimmed",
-        "write_floor",
-    )
-
     def __init__(
         self,
         engine: EngineState,

@@ -12,14 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from halocline import errors
 from halocline.catalog.entries import ObjectEntry
-from halocline.errors import (
-    ConflictError,
-    DuplicateKeyError,
-    HaloclineError,
-    NotFoundError,
-    SchemaError,
-)
 from halocline.read.ended import ended_mask
 from halocline.read.locate import Keys, locate_many
 from halocline.read.point import find
@@ -65,11 +59,11 @@ class Reads:
         return found
 
 
-def told_by(error: HaloclineError, keys: Sequence[Any]) -> Sequence[Any]:
+def told_by(error: errors.HaloclineError, keys: Sequence[Any]) -> Sequence[Any]:
     """Which keys a write that failed has told its caller about; `keys` are those it was for."""
-    if isinstance(error, DuplicateKeyError):
+    if isinstance(error, errors.DuplicateKeyError):
         return () if error.inside_input else error.all_keys
-    if isinstance(error, (SchemaError, NotFoundError)):
+    if isinstance(error, (errors.SchemaError, errors.NotFoundError)):
         return error.read_keys or keys
     return keys  # an expression that cannot be worked out over the row
 
@@ -182,5 +176,6 @@ class ReadCheck:
                 rowids.append(finder.slice(file, begin, end).rowids)
         return any(not ended_mask(state, found, ts).all() for found in rowids if len(found))
 
-    def _changed(self, reason: str, key: Any, winner_ts: int) -> ConflictError:
-        return ConflictError(reason, table=self.state.entry.name, key=key, winner_ts=winner_ts)
+    def _changed(self, reason: str, key: Any, winner_ts: int) -> errors.ConflictError:
+        name = self.state.entry.name
+        return errors.ConflictError(reason, table=name, key=key, winner_ts=winner_ts)

@@ -279,7 +279,9 @@ def update_many(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> 
     steps = []
     for key, (old, row_id), values in zip(wanted, seen, rows.to_pylist(), strict=True):
         assert old is not None, "absent keys were refused"
-        given = _without_key(changes, changes.schema.partial(values))
+        given = changes.schema.partial(values)
+        for at in changes.schema.key_positions:
+            given.pop(at, None)
         steps.append((row_id, key, _with(old, given), set(given)))
     check_rows(changes.schema, [row for _, _, row, _ in steps], changes.entry.name)
     with changes.all_or_nothing():
@@ -287,10 +289,6 @@ def update_many(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> 
         for row_id, key, row, changed in steps:
             replace(changes, row_id, key, row, changed)
     return int(table.num_rows)
-
-
-def _without_key(changes: TableChanges, given: Mapping[int, Any]) -> dict[int, Any]:
-    return {at: value for at, value in given.items() if at not in changes.schema.key_set}
 
 
 def _sorted_once(changes: TableChanges, table: pa.Table) -> pa.Table:

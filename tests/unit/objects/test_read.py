@@ -19,7 +19,8 @@ from halocline.objects.pool import Pool
 from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
 from halocline.objects.write import encode_data
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 from halocline.store.objects import MemoryObjects, PyarrowObjects
 from tests.unit.objects.files import write_data
 from tests.unit.objects.rig import KEY, ORDERS, SMALL, Rig, equal, keyed_tables, orders

@@ -17,7 +17,8 @@ from halocline.rows.nodes import Append, Delete
 from halocline.rows.reshape import Reshape, decode_reshapes, encode_reshape, new_entry
 from halocline.rows.state import TableState
 from halocline.rows.trim import trim
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 from tests.unit.objects.files import write_data
 
 SCHEMA = Schema(
