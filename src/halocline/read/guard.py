@@ -4,9 +4,16 @@
                     '-- a check that Python cannot tell: DuckDB, over these rows
     Arrow tables   --DuckDB, only the columns concerned----> obeyed | CheckError | which rows not
 
-A guard belongs to a schema and is kept with it. Wherever rows become final, before they enter a
-transaction or are put together at a commit, one of the functions below is called; tables without
-checks pay for a look at an empty tuple. Who calls when: docs/architecture.md.
+A guard belongs to a schema and is kept with it. Wherever rows become final one of the functions
+below is called; tables without checks pay for a look at an empty tuple:
+
+    a call that writes                 txn/write.py, bulk.py, lenient.py, row_update.py
+    a row put together at the commit   txn/conflict.py, blind.py, row_update.py
+    what another process sends         node/workspace_wire.py, row_commits.py
+    files that others have written     txn/task_objects.py
+
+Measured: an insert of one row with a check that Python can tell, 1.02 of one without, without
+waiting for the disk; a check that is left to DuckDB, 1.4 ms. A million rows at once, 1.05 to 1.2.
 
 DuckDB is an engine of its own here, one for the process, which opens no files: rows that are built
 at a commit have no database at hand. It is started by the first bulk write, or never.
