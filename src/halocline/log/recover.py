@@ -208,9 +208,7 @@ def _survey(
     if headers and len(image) < headers[-1].size:
         raise CorruptionError(path_of(cursor.number), f"is shorter than {headers[-1].size} bytes")
     if numbers:
-        longest = max(options.log_file_bytes, PAYLOAD_BYTES_MAX + _ONE_ENTRY_EXTRA)
-        pieces = ((n, piece) for n in leftovers for piece in read_pieces(files, n, longest))
-        check_torn(image, cursor, pieces)
+        check_torn(image, cursor, _pieces(files, leftovers, options))
     _check_reaches(published, uuid, cursor)
     return (
         Recovery(
@@ -227,6 +225,14 @@ def _survey(
         image,
         leftovers,
     )
+
+
+def _pieces(files: Files, numbers: list[int], options: Options) -> Iterator[tuple[int, bytes]]:
+    """What is in files that never got a header."""
+    longest = max(options.log_file_bytes, PAYLOAD_BYTES_MAX + _ONE_ENTRY_EXTRA)
+    for number in numbers:
+        for piece in read_pieces(files, number, longest):
+            yield number, piece
 
 
 def _begin(headers: list[FileHeader], start: Place | None) -> Place | None:
