@@ -221,7 +221,7 @@ class Log:
         self._tape.publish_ts(self.visible_ts)
 
     def check_place(self) -> None:
-        """MovedError when the name of the active file does not lead to it any more."""
+        """MovedError when the name of the active file leads elsewhere now."""
         self._tape.active.check()
 
     def mend_page(self) -> None:
