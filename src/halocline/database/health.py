@@ -20,17 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from halocline import compaction
 from halocline.checkpoint.pins import ProcessPin
-from halocline.compaction import (
-    CompactPolicy,
-    CompactReason,
-    Gatherer,
-    InputStats,
-    ObjectShape,
-    Plan,
-    measure,
-    policy_of,
-)
 from halocline.database.opened import OpenTransaction, find_open
 from halocline.errors import HaloclineError
 from halocline.ids import NEVER, ObjectId
@@ -80,7 +71,7 @@ class TableHealth:
     l0_tombstones: int
     """Tombstones in memory, those among them that objects hold too included."""
     levels: tuple[LevelHealth, ...]
-    shape: ObjectShape
+    shape: compaction.ObjectShape
     """Counts, rows, dead rows and overlap of the objects that have not ended."""
     tombstone_bytes: int
     ended_objects: int
@@ -153,7 +144,7 @@ class Health:
 
 def examine(
     core: Core,
-    gatherer: Gatherer,
+    gatherer: compaction.Gatherer,
     ts: int,
     *,
     l0_budget_bytes: int | None = None,
@@ -193,7 +184,9 @@ def examine(
 class _Look:
     """One look at a database; collects what is owed on the way."""
 
-    def __init__(self, core: Core, gatherer: Gatherer, ts: int, budget_bytes: int | None) -> None:
+    def __init__(
+        self, core: Core, gatherer: compaction.Gatherer, ts: int, budget_bytes: int | None
+    ) -> None:
         self.core, self.gatherer, self.ts = core, gatherer, ts
         self.budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
         self.moves = MovePolicy.of(core.options, self.budget_bytes)
@@ -220,7 +213,7 @@ class _Look:
             l0_bytes=l0.size_bytes,
             l0_tombstones=len(state.deletes),
             levels=_levels(stats),
-            shape=measure(stats),
+            shape=compaction.measure(stats),
             tombstone_bytes=sum(one.size_bytes for one in stats if one.kind == "tombstone"),
             ended_objects=len(ended),
             ended_bytes=sum(entry.stats.size_bytes for entry in ended),
@@ -243,10 +236,10 @@ class _Look:
             why = f"{l0.tombstones.count:,} tombstones are in memory, the oldest for {age_s:.0f} s"
             self.owe("flush", name, why)
 
-    def objects(self, state: TableState) -> list[InputStats]:
+    def objects(self, state: TableState) -> list[compaction.InputStats]:
         """Statistics of all objects; without dead rows when a file cannot be read."""
         name, tier = state.entry.name, state.shape.tier
-        policy = policy_of(state, self.core.options)
+        policy = compaction.policy_of(state, self.core.options)
         try:
             stats = self.gatherer.stats(state, tier, self.ts)
             plan = self.gatherer.plan(state, self.ts, policy, frozenset())
@@ -284,18 +277,22 @@ class _Look:
 
 
 def reasons(
-    plan: Plan, sizes: Mapping[ObjectId, int], policy: CompactPolicy, local_bytes: int
+    plan: compaction.Plan,
+    sizes: Mapping[ObjectId, int],
+    policy: compaction.CompactPolicy,
+    local_bytes: int,
 ) -> list[str]:
     """Why a table is out of shape, a line for each reason; larger groups are Spark's."""
+    why = compaction.CompactReason
     words = {
-        CompactReason.OVERLAP: f"more than {policy.depth_max} objects hold one key",
-        CompactReason.FOLD: "a tombstone object is large beside the rows it concerns",
-        CompactReason.DEAD: f"more than {policy.dead_percent} % of the rows of an object ended",
-        CompactReason.SMALL: "small objects of one size can be one",
-        CompactReason.SPENT: "a tombstone object concerns no row any more",
-        CompactReason.TOMBSTONES: f"more than {policy.tombstone_objects_max} tombstone objects",
+        why.OVERLAP: f"more than {policy.depth_max} objects hold one key",
+        why.FOLD: "a tombstone object is large beside the rows it concerns",
+        why.DEAD: f"more than {policy.dead_percent} % of the rows of an object ended",
+        why.SMALL: "small objects of one size can be one",
+        why.SPENT: "a tombstone object concerns no row any more",
+        why.TOMBSTONES: f"more than {policy.tombstone_objects_max} tombstone objects",
     }
-    objects: dict[tuple[CompactReason, bool], set[ObjectId]] = {}
+    objects: dict[tuple[compaction.CompactReason, bool], set[ObjectId]] = {}
     for group in plan.owed:
         bucket = (group.reason, group.size_bytes > local_bytes)
         objects.setdefault(bucket, set()).update(group.inputs, group.tombstones)
@@ -327,7 +324,7 @@ def _name(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-def _levels(stats: Sequence[InputStats]) -> tuple[LevelHealth, ...]:
+def _levels(stats: Sequence[compaction.InputStats]) -> tuple[LevelHealth, ...]:
     data = [one for one in stats if one.kind == "data"]
     return tuple(
         LevelHealth(

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from halocline import errors
 from halocline.checkpoint import Checkpoints, PinFile, Pins
 from halocline.checkpoint.leases import read_leases
 from halocline.checkpoint.pins import EVERYTHING, read_pins
@@ -25,13 +26,6 @@ from halocline.checkpoint.pointer import POINTER_PATH
 from halocline.checkpoint.restore import restore
 from halocline.checkpoint.sweep import make_room
 from halocline.clock import Clock
-from halocline.errors import (
-    CorruptionError,
-    HaloclineError,
-    NotFoundError,
-    UnavailableError,
-    UsageError,
-)
 from halocline.log import Log, Place, Recovery, recover
 from halocline.log.names import path_of
 from halocline.log.published import claim
@@ -71,19 +65,19 @@ def local_files(
     """
     root = _root(path)
     if root.exists() and not root.is_dir():
-        raise UsageError(f"{root} is a file, not a database directory")
+        raise errors.UsageError(f"{root} is a file, not a database directory")
     names = {entry.name for entry in root.iterdir()} if root.is_dir() else set()
     in_log = {entry.name for entry in (root / "log").iterdir()} if "log" in names else set()
     is_ours = any(LOG_FILE.fullmatch(name) for name in in_log)
     known = all(name.removesuffix(".tmp") in KNOWN for name in names)
     if not is_ours and not (known and all(name.endswith(".tmp") for name in in_log)):
-        raise UsageError(f"{root} is not a Halocline database: it holds other files")
+        raise errors.UsageError(f"{root} is not a Halocline database: it holds other files")
     if read_only and not is_ours:
-        raise NotFoundError("database", str(root))
+        raise errors.NotFoundError("database", str(root))
     if group is None:
         return LocalFiles(root, shared=None if is_ours else False)
     if read_only:
-        raise UsageError("group= is for those who write: leave out read_only=True")
+        raise errors.UsageError("group= is for those who write: leave out read_only=True")
     number = group_id(group)
     with closing(LocalFiles(root)) as files:
         in_use = is_ours and files.is_locked("LOCK")
@@ -140,14 +134,16 @@ def sweep_spill(files: Files) -> None:
 def _root(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise UsageError(f"a database is opened by the path of its directory, not {path!r}")
+        raise errors.UsageError(f"a database is opened by the path of its directory, not {path!r}")
     if "://" in str(path):
-        raise UsageError(f"{path!r} is a URI: the log must be on a local disk, give a directory")
+        raise errors.UsageError(
+            f"{path!r} is a URI: the log must be on a local disk, give a directory"
+        )
     try:
         str(Path(path).resolve()).encode()
     except UnicodeEncodeError:
         text = f"{path!r} is not a path in UTF-8: DuckDB and Spark could not open files there"
-        raise UsageError(text) from None
+        raise errors.UsageError(text) from None
     return Path(path).absolute()
 
 
@@ -180,7 +176,7 @@ def _folder_before(files: Files) -> tuple[int, int] | None:
     """Device and inode of the folder that was locked with this very file the last time."""
     try:
         device, inode = json.loads(files.read("LOCK", HOLDER_BYTES_MAX))["folder"]
-    except (OSError, CorruptionError, ValueError, LookupError, TypeError):
+    except (OSError, errors.CorruptionError, ValueError, LookupError, TypeError):
         return None
     return device, inode
 
@@ -228,7 +224,7 @@ def _start_log(
 
     try:
         return start(options)
-    except UnavailableError as error:
+    except errors.UnavailableError as error:
         begun = files.exists(path_of(recovery.tail.number + 1))
         if begun or getattr(error.__cause__, "errno", None) not in FULL:
             raise  # a file that was begun is for the next recovery to look at
@@ -238,7 +234,7 @@ def _start_log(
         _logger.warning("the disk is full: %d files that nothing needs were deleted", gone)
     try:
         return start(options)
-    except UnavailableError:
+    except errors.UnavailableError:
         small = min(LOG_BYTES_SMALL, options.log_file_bytes_first)
         return start(replace(options, log_file_bytes_first=small))
 
@@ -256,15 +252,15 @@ def readable(path: str) -> Iterator[None]:
     """An error of the operating system while opening or reading becomes "try later"."""
     try:
         yield
-    except HaloclineError:
+    except errors.HaloclineError:
         raise  # one that is both says by itself what there is to say
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def unreadable(path: str, error: OSError) -> UnavailableError:
+def unreadable(path: str, error: OSError) -> errors.UnavailableError:
     """What callers are told."""
-    return UnavailableError(f"{path} cannot be read or opened: {error}")
+    return errors.UnavailableError(f"{path} cannot be read or opened: {error}")
 
 
 def _describe(holder: bytes) -> tuple[str, bool]:

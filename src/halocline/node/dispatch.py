@@ -17,12 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from halocline.errors import (
-    ConflictError,
-    SnapshotExpiredError,
-    UnavailableError,
-    UsageError,
-)
+from halocline import errors
 from halocline.node import wire
 from halocline.node.file_requests import list_log, look, put_object, read_file, read_object
 from halocline.node.limits import LARGE_BYTES, Nodes, Room, read_record
@@ -85,7 +80,7 @@ class Dispatch:
     def _running(self) -> Served:
         owner = self._owner()
         if owner is None or owner.core.closed:
-            raise UnavailableError("the owner is closing the database")
+            raise errors.UnavailableError("the owner is closing the database")
         return owner
 
     def end(self, session: Session) -> None:
@@ -111,7 +106,7 @@ class Dispatch:
             if known := self._find_commit(owner, session, request):
                 return known  # sent again, because the first answer was lost
         if request.created and request.epoch != core.own.log.epoch:
-            raise ConflictError("another owner has taken over since the transaction began")
+            raise errors.ConflictError("another owner has taken over since the transaction began")
         if request.single and request.token is None:
             (outcome,) = self.log_rows([(session, request)])
             if isinstance(outcome, Exception):
@@ -172,7 +167,7 @@ class Dispatch:
         """Wait until all that was logged is durable and visible."""
         owner = self._owner()
         if owner is None:
-            raise UnavailableError("the owner has let go of the database", outcome="unknown")
+            raise errors.UnavailableError("the owner has let go of the database", outcome="unknown")
         (owner.core.own.sync if self._sync else owner.core.own.wait)()
 
     def tidy(self, states: list[TableState]) -> None:
@@ -191,7 +186,9 @@ class Dispatch:
             known = engine.tokens.find(request.token)
         while known and not log.wait_visible(known, WAIT_S):
             if log.failed is not None:
-                raise UnavailableError("the database stopped after an error", outcome="unknown")
+                raise errors.UnavailableError(
+                    "the database stopped after an error", outcome="unknown"
+                )
         return known
 
     def _take_turns(self, owner: Served, session: Session, request: wire.TakeTurns) -> bool:
@@ -234,7 +231,7 @@ class Dispatch:
     ) -> tuple[int, int]:
         state = _state_of(owner.core, session, request)
         if state.sequence is None:
-            raise UsageError(f"table {state.entry.name!r} has no identity column")
+            raise errors.UsageError(f"table {state.entry.name!r} has no identity column")
         return owner.core.own.reserve_keys(state, request.count, request.above)
 
     # The catalog.
@@ -242,7 +239,7 @@ class Dispatch:
     def _begin_ddl(self, owner: Served, session: Session, request: wire.BeginDdl) -> int:
         core = owner.core
         if not core.engine.floor <= request.snapshot <= core.engine.last_ts:
-            raise SnapshotExpiredError(request.snapshot, core.engine.floor)
+            raise errors.SnapshotExpiredError(request.snapshot, core.engine.floor)
         return session.begin_ddl(core, request.snapshot)
 
     def _call_catalog(
@@ -262,10 +259,10 @@ class Dispatch:
                 ddl = session.ddl(request.ddl)
                 entry = ddl.table(request.name)
                 if entry is None:
-                    raise ConflictError("the table was dropped by another transaction")
+                    raise errors.ConflictError("the table was dropped by another transaction")
                 schema = validated(Schema.from_wire(request.schema or {}, key_bytes_max=longest))
                 if not follows(entry.schema, schema):
-                    raise ConflictError("the table was altered by another transaction")
+                    raise errors.ConflictError("the table was altered by another transaction")
                 return [ddl.alter_table(entry, schema).id]
             case "drop_table":
                 return [session.ddl(request.ddl).drop_table(request.name).id]
@@ -279,7 +276,7 @@ class Dispatch:
         session.pin(owner.core, request.ts)
 
     def _subscribe(self, owner: Served, session: Session, request: wire.Subscribe) -> None:
-        raise UsageError("a subscription is a stream: it has one answer after another")
+        raise errors.UsageError("a subscription is a stream: it has one answer after another")
 
     def _list_checkpoints(
         self, owner: Served, session: Session, request: wire.ListCheckpoints
@@ -308,5 +305,5 @@ def _state_of(
         return session.nascent(core, request.ddl, request.table_id)
     state = core.engine.tables.get(request.table_id)
     if state is None:
-        raise ConflictError("the table was dropped by another transaction")
+        raise errors.ConflictError("the table was dropped by another transaction")
     return state

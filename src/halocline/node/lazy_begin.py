@@ -33,13 +33,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halocline.errors import (
-    ConflictError,
-    DuplicateKeyError,
-    HaloclineError,
-    NotFoundError,
-    SnapshotExpiredError,
-)
+from halocline import errors
 from halocline.log.published import Published
 from halocline.node.replica import Replica
 from halocline.read.guard import check_rows
@@ -115,7 +109,7 @@ class LazyTransaction(Transaction):
             key = state.key_of(row)
             if find(state, key, self.snapshot):
                 return False
-        except (HaloclineError, OSError):
+        except (errors.HaloclineError, OSError):
             # The table may have another schema by now, and nobody keeps its files for us.
             return False
         self._own = (state, key, row, 0, ())
@@ -125,7 +119,7 @@ class LazyTransaction(Transaction):
     def commit(self) -> int | None:
         try:
             return super().commit()
-        except SnapshotExpiredError as error:
+        except errors.SnapshotExpiredError as error:
             raise _too_late() from error
 
     def _catch_up(self) -> None:
@@ -154,11 +148,11 @@ class LazyTransaction(Transaction):
         old, key, row, *_ = self._own
         table, state = old.entry.name, self._core.state_of(old.entry.name, ts)
         if state is None:
-            raise NotFoundError("table", table)
+            raise errors.NotFoundError("table", table)
         if state.table_id != old.table_id:
-            raise ConflictError("the table was dropped by another transaction", table=table)
+            raise errors.ConflictError("the table was dropped by another transaction", table=table)
         if find(state, key, ts):
-            raise DuplicateKeyError(table, [key])
+            raise errors.DuplicateKeyError(table, [key])
         self._own = (state, key, row, 0, ())
 
     def _to_newest(self) -> None:
@@ -166,12 +160,12 @@ class LazyTransaction(Transaction):
         newest = self._core.newest_ts()
         try:
             self._insert_again(newest)
-        except DuplicateKeyError as error:
+        except errors.DuplicateKeyError as error:
             reason = "another transaction has inserted the key"
-            raise ConflictError(reason, table=error.table) from error
-        except NotFoundError as error:
+            raise errors.ConflictError(reason, table=error.table) from error
+        except errors.NotFoundError as error:
             reason = "the table was dropped by another transaction"
-            raise ConflictError(reason, table=error.name) from error
+            raise errors.ConflictError(reason, table=error.name) from error
         self.snapshot = self._core.pins[id(self)] = newest
 
     def _commit_single(self, single: Single) -> bool:
@@ -179,7 +173,7 @@ class LazyTransaction(Transaction):
             if self._ahead is None or self._core.committer is None:
                 return super()._commit_single(single)
             return self._commit_ahead(self._core.committer, single)
-        except SnapshotExpiredError as error:
+        except errors.SnapshotExpiredError as error:
             raise _too_late() from error
 
     def _commit_ahead(self, committer: Commits, single: Single) -> bool:
@@ -188,7 +182,7 @@ class LazyTransaction(Transaction):
             if self._core.closed:
                 self._core.check_open()
             commit_ts = committer.commit_single(self._folded, single, ticket=self.ticket)
-        except (ConflictError, SnapshotExpiredError):
+        except (errors.ConflictError, errors.SnapshotExpiredError):
             try:
                 self._catch_up()
                 self._to_newest()
@@ -206,9 +200,9 @@ class LazyTransaction(Transaction):
         return bool(commit_ts)
 
 
-def _too_late() -> ConflictError:
+def _too_late() -> errors.ConflictError:
     """It was pinned when it began to read: the owner may have gone on just before."""
-    return ConflictError("what happened since the snapshot is not known any more")
+    return errors.ConflictError("what happened since the snapshot is not known any more")
 
 
 def move_on(txn: Transaction, core: Core) -> bool:

@@ -24,19 +24,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.node import wire
 from halocline.node.channel import Channel
 from halocline.node.endpoint import NAME as ENDPOINT
 from halocline.node.endpoint import DamagedEndpointError, read_endpoint
 from halocline.node.link import Link, Local, outcome_of
 from halocline.node.server import is_loopback
-from halocline.node.wire import (
-    Command,
-    Commit,
-    PutObject,
-    ReadFile,
-    ReadObject,
-    Request,
-)
 
 PATIENCE_S: Final = 5
 """An owner of this machine that says nothing for so long is asked whether it is still there."""
@@ -96,7 +89,7 @@ class NearRoute:
             raise
         return channel, endpoint.secret
 
-    def limits_s(self, request: Request) -> tuple[float, float]:
+    def limits_s(self, request: wire.Request) -> tuple[float, float]:
         return PATIENCE_S, PATIENCE_S
 
     def instead(self, refused: Exception, late: bool) -> Local | None:
@@ -110,7 +103,7 @@ class NearRoute:
                     raise self._unavailable(held, refused) from None
             return self._local
 
-    def check_awake(self, link: Link, request: Request) -> None:
+    def check_awake(self, link: Link, request: wire.Request) -> None:
         try:
             link.put_spare()
         except HaloclineError:
@@ -163,7 +156,7 @@ class FarRoute:
         Channel(sock).limit(CALL_S, CALL_S)  # for the handshake of TLS
         return sock
 
-    def limits_s(self, request: Request) -> tuple[float, float]:
+    def limits_s(self, request: wire.Request) -> tuple[float, float]:
         return _answer_s(request), WORK_S
 
     def instead(self, refused: Exception, late: bool) -> None:
@@ -191,7 +184,7 @@ class FarRoute:
         except OSError:
             return False
 
-    def check_awake(self, link: Link, request: Request) -> None:
+    def check_awake(self, link: Link, request: wire.Request) -> None:
         raise ConnectionResetError(f"no answer within {_answer_s(request):.0f} s")
 
 
@@ -209,15 +202,15 @@ def _address(uri: str) -> tuple[str, int]:
     return host, port
 
 
-def _answer_s(request: Request) -> float:
+def _answer_s(request: wire.Request) -> float:
     """The longest time in which nothing of an answer may come from a server."""
     match request:
-        case Command():
+        case wire.Command():
             return BULK_S
-        case Commit():
+        case wire.Commit():
             return BULK_S if request.objects else WORK_S + len(request.record) // SECOND_BYTES
-        case PutObject():
+        case wire.PutObject():
             return WORK_S + len(request.data) // SECOND_BYTES
-        case ReadObject() | ReadFile() if request.size > SECOND_BYTES:
+        case wire.ReadObject() | wire.ReadFile() if request.size > SECOND_BYTES:
             return WORK_S + request.size // SECOND_BYTES
     return CALL_S

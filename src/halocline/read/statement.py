@@ -211,16 +211,12 @@ def _check_steady(tree: exp.Expr, text: str) -> None:
 def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:
     """Check an ORDER BY list over one table: its text, or a list of column names."""
     if not isinstance(terms, str):
-        if not _is_names(terms):
+        if not (isinstance(terms, Sequence) and terms and all(isinstance(t, str) for t in terms)):
             raise UsageError("order= must be text such as 'amount desc', or a list of columns")
         return ", ".join(quote(schema.names[schema.position(term)]) for term in terms)
     tree = _clause(f"select 1 from t order by {terms}\n", "order", terms)
     bound = [_bind(term, schema, table, terms) for term in tree.expressions]
     return ", ".join(term.sql(dialect="duckdb", identify=True) for term in bound)
-
-
-def _is_names(terms: object) -> bool:
-    return isinstance(terms, Sequence) and bool(terms) and all(isinstance(t, str) for t in terms)
 
 
 def part_casts(text: str) -> str:

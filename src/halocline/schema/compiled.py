@@ -25,19 +25,11 @@ from types import CodeType
 from typing import Any, Final, Protocol
 
 from halocline.errors import SchemaError
+from halocline.schema import values
 from halocline.schema.column import Default
 from halocline.schema.domains import Domain
 from halocline.schema.terms import Add, Expr
 from halocline.schema.types import INT_BITS, UTC, kind
-from halocline.schema.values import (
-    CheckValue,
-    Unfit,
-    checker,
-    decimal_context,
-    decimal_unit,
-    decimal_zero,
-    is_null,
-)
 
 Row = tuple[Any, ...]
 
@@ -92,20 +84,20 @@ class KeyGuard(Protocol):
     def __call__(self, row: Row) -> None: ...
 
 
-def full_check(column: ColumnLike, is_key: bool) -> CheckValue:
+def full_check(column: ColumnLike, is_key: bool) -> values.CheckValue:
     """The check of a column, null included; raises SchemaError naming the column."""
     name, nullable = column.name, column.nullable
-    check = checker(column.type) if column.domain is None else column.domain.check
+    check = values.checker(column.type) if column.domain is None else column.domain.check
     null = "a primary key column must not be null" if is_key else "must not be null"
 
     def full(value: Any) -> Any:
-        if is_null(value):
+        if values.is_null(value):
             if nullable:
                 return None
             raise SchemaError(null, column=name)
         try:
             return check(value)
-        except Unfit as error:
+        except values.Unfit as error:
             reason = error.reason
             if isinstance(value, Add | Expr):
                 reason = f"{value!r} changes a row that is there: it belongs into update"
@@ -116,7 +108,7 @@ def full_check(column: ColumnLike, is_key: bool) -> CheckValue:
 
 def compile_row(
     columns: Sequence[ColumnLike],
-    checks: Sequence[CheckValue],
+    checks: Sequence[values.CheckValue],
     general: Callable[[Any, Callable[[Sequence[Any]], Row]], Row],
     guard: KeyGuard,
 ) -> Callable[[Mapping[str, Any]], Row]:
@@ -149,7 +141,7 @@ def compile_row(
 
 def compile_key(
     columns: Sequence[ColumnLike],
-    checks: Sequence[CheckValue],
+    checks: Sequence[values.CheckValue],
     spread: Callable[[Any], Sequence[Any]],
     guard: KeyGuard,
 ) -> Callable[[Any], Any]:
@@ -175,8 +167,8 @@ def compile_key(
 
 
 def compile_checks(
-    columns: Sequence[ColumnLike], checks: Sequence[CheckValue]
-) -> tuple[CheckValue, ...]:
+    columns: Sequence[ColumnLike], checks: Sequence[values.CheckValue]
+) -> tuple[values.CheckValue, ...]:
     """The check of each column by itself, the usual case in place: 0.1 us instead of 0.5."""
     space: dict[str, Any] = dict(_BUILTINS)
     source: list[str] = []
@@ -184,7 +176,7 @@ def compile_checks(
         lines = _lines(column, at, "v", space, checks[at])
         source += [f"def c{at}(v):", *(f"    {line}" for line in lines), "    return v"]
     names = ", ".join(f"c{at}" for at in range(len(columns)))
-    compiled: tuple[CheckValue, ...] = _run([*source, f"all = ({names},)"], space, "all")
+    compiled: tuple[values.CheckValue, ...] = _run([*source, f"all = ({names},)"], space, "all")
     return compiled
 
 
@@ -193,16 +185,16 @@ def compile_dict(names: Sequence[str]) -> Callable[[Row], dict[str, Any]]:
     if len(names) > WIDE:
         return lambda row: dict(zip(names, row, strict=True))
     space: dict[str, Any] = {f"n{at}": name for at, name in enumerate(names)}
-    values = "".join(f"v{at}, " for at in range(len(names)))
+    unpacked = "".join(f"v{at}, " for at in range(len(names)))
     items = ", ".join(f"n{at}: v{at}" for at in range(len(names)))
-    source = ["def as_dict(row):", f"    {values}= row", f"    return {{{items}}}"]
+    source = ["def as_dict(row):", f"    {unpacked}= row", f"    return {{{items}}}"]
     as_dict: Callable[[Row], dict[str, Any]] = _run(source, space, "as_dict")
     return as_dict
 
 
 def _body(
     columns: Sequence[ColumnLike],
-    checks: Sequence[CheckValue],
+    checks: Sequence[values.CheckValue],
     guard: KeyGuard,
     space: dict[str, Any],
 ) -> tuple[list[str], str]:
@@ -219,7 +211,7 @@ def _body(
 
 
 def _lines(
-    column: ColumnLike, at: int, v: str, space: dict[str, Any], check: CheckValue
+    column: ColumnLike, at: int, v: str, space: dict[str, Any], check: values.CheckValue
 ) -> list[str]:
     """The statements that leave a canonical value in `v`."""
     slow = f"s{at}"
@@ -254,9 +246,9 @@ def _fast_test(type: Any, family: str, v: str) -> str:
 
 def _decimal_lines(type: Any, at: int, v: str, space: dict[str, Any], slow: str) -> list[str]:
     """Quantising checks digits, scale and range in one call of 0.11 us (keywords: 0.29 us)."""
-    space[f"q{at}"] = decimal_unit(type.scale)
-    space[f"x{at}"] = decimal_context(type.precision)
-    space[f"z{at}"] = decimal_zero(type.scale)
+    space[f"q{at}"] = values.decimal_unit(type.scale)
+    space[f"x{at}"] = values.decimal_context(type.precision)
+    space[f"z{at}"] = values.decimal_zero(type.scale)
     return [
         f"if type({v}) is Decimal and {v}.is_finite():",
         "    try:",

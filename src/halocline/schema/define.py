@@ -103,8 +103,7 @@ def read_definition(definition: Any) -> list[TableColumn]:
 def _defined(name: str, given: Any) -> TableColumn:
     """One column of a dict: a type, or a Column with one."""
     if not isinstance(given, Column):
-        type, nullable, domain = read_type(given, name)
-        return TableColumn(name=name, type=type, nullable=nullable, domain=domain)
+        given = Column(given)
     type, nullable, domain = read_type(given.type, name)
     nullable = nullable and given.nullable
     default = read_default(given.default, name, type, domain, nullable=nullable)

@@ -33,18 +33,7 @@ from threading import Lock as Mutex
 from typing import Final, Protocol
 
 from halocline.errors import CorruptionError
-from halocline.store.files import (
-    READ_BYTES_MAX,
-    TEMPORARY,
-    Buffer,
-    File,
-    Lock,
-    PathList,
-    SharedPage,
-    check_directory,
-    check_path,
-    parent,
-)
+from halocline.store import files
 
 _ZEROS: Final = bytes(1 << 20)
 
@@ -56,11 +45,11 @@ class Disk(Protocol):
         """Make the root directory and its ancestors, durably."""
         ...
 
-    def create(self, path: str) -> File:
+    def create(self, path: str) -> files.File:
         """Make a new, empty file, mode 0600. FileExistsError."""
         ...
 
-    def open(self, path: str, *, writable: bool) -> File: ...
+    def open(self, path: str, *, writable: bool) -> files.File: ...
 
     def mkdir(self, path: str) -> None:
         """Make a new directory, mode 0700. FileExistsError."""
@@ -76,19 +65,19 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def list(self, path: str) -> PathList: ...
+    def list(self, path: str) -> files.PathList: ...
 
-    def lock(self, path: str, holder: bytes) -> Lock: ...
+    def lock(self, path: str, holder: bytes) -> files.Lock: ...
 
     def is_locked(self, path: str) -> bool: ...
 
-    def page(self, path: str, *, writable: bool) -> SharedPage:
+    def page(self, path: str, *, writable: bool) -> files.SharedPage:
         """Share the bytes of an existing file."""
         ...
 
     def check_root(self) -> None: ...
 
-    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]: ...
+    def watch(self, path: str, held: files.File | files.SharedPage) -> Callable[[], None]: ...
 
 
 class DurableFiles:
@@ -100,43 +89,43 @@ class DurableFiles:
         # chosen by path let writers of different paths go on side by side.
         self._turns = tuple(Mutex() for _ in range(16))
 
-    def open(self, path: str) -> File:
-        return self._disk.open(check_path(path), writable=True)
+    def open(self, path: str) -> files.File:
+        return self._disk.open(files.check_path(path), writable=True)
 
-    def open_read(self, path: str) -> File:
-        return self._disk.open(check_path(path), writable=False)
+    def open_read(self, path: str) -> files.File:
+        return self._disk.open(files.check_path(path), writable=False)
 
-    def create(self, path: str, size: int = 0) -> File:
+    def create(self, path: str, size: int = 0) -> files.File:
         disk = self._disk
-        file = disk.create(check_path(path))
+        file = disk.create(files.check_path(path))
         with self._leave_nothing(path, file):
             for offset in range(0, size, len(_ZEROS)):
                 rest = size - offset
                 file.pwrite(_ZEROS if rest >= len(_ZEROS) else _ZEROS[:rest], offset)
             file.sync()
-            disk.sync_dir(parent(path))
+            disk.sync_dir(files.parent(path))
         return file
 
-    def write(self, path: str, data: Buffer) -> None:
+    def write(self, path: str, data: files.Buffer) -> None:
         disk = self._disk
-        temporary = check_path(path) + TEMPORARY
+        temporary = files.check_path(path) + files.TEMPORARY
         with self._turns[hash(path) % len(self._turns)]:
             if disk.exists(temporary):
                 disk.remove(temporary)
             self._write(path, data, disk.create(temporary))
 
-    def write_new(self, path: str, data: Buffer) -> None:
+    def write_new(self, path: str, data: files.Buffer) -> None:
         """Writes a file whose name must be free; FileExistsError if any process has or takes it.
 
         The temporary file is the claim: only the process that made it can take the name now, so
         whether the name was taken before is known from then on.
         """
         disk = self._disk
-        file = disk.create(check_path(path) + TEMPORARY)
+        file = disk.create(files.check_path(path) + files.TEMPORARY)
         self._write(path, data, file, new=True)
 
-    def _write(self, path: str, data: Buffer, file: File, *, new: bool = False) -> None:
-        disk, temporary = self._disk, path + TEMPORARY
+    def _write(self, path: str, data: files.Buffer, file: files.File, *, new: bool = False) -> None:
+        disk, temporary = self._disk, path + files.TEMPORARY
         with self._leave_nothing(temporary, file):
             if new and disk.exists(path):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -144,10 +133,10 @@ class DurableFiles:
             file.sync()
             file.close()
             disk.rename(temporary, path)
-        disk.sync_dir(parent(path))
+        disk.sync_dir(files.parent(path))
 
-    def read(self, path: str, size_max: int = READ_BYTES_MAX) -> bytes:
-        file = self._disk.open(check_path(path), writable=False)
+    def read(self, path: str, size_max: int = files.READ_BYTES_MAX) -> bytes:
+        file = self._disk.open(files.check_path(path), writable=False)
         try:
             size = file.size()
             if size > size_max:
@@ -157,30 +146,30 @@ class DurableFiles:
             file.close()
 
     def exists(self, path: str) -> bool:
-        return self._disk.exists(check_path(path))
+        return self._disk.exists(files.check_path(path))
 
-    def list(self, directory: str) -> PathList:
-        names = self._disk.list(check_directory(directory))
-        return sorted(name for name in names if not name.endswith(TEMPORARY))
+    def list(self, directory: str) -> files.PathList:
+        names = self._disk.list(files.check_directory(directory))
+        return sorted(name for name in names if not name.endswith(files.TEMPORARY))
 
     def remove(self, path: str) -> None:
         # What a crash left half-written may be removed too.
-        check_path(path.removesuffix(TEMPORARY))
+        files.check_path(path.removesuffix(files.TEMPORARY))
         self._disk.remove(path)
-        self._disk.sync_dir(parent(path))
+        self._disk.sync_dir(files.parent(path))
 
     def rename(self, old: str, new: str) -> None:
-        self._disk.rename(check_path(old), check_path(new))
+        self._disk.rename(files.check_path(old), files.check_path(new))
         # The new name first: between the two syncs the file may have two names, never none.
-        self._disk.sync_dir(parent(new))
-        if parent(old) != parent(new):
-            self._disk.sync_dir(parent(old))
+        self._disk.sync_dir(files.parent(new))
+        if files.parent(old) != files.parent(new):
+            self._disk.sync_dir(files.parent(old))
 
     def makedirs(self, path: str) -> None:
         disk = self._disk
-        wanted = [check_directory(path)]
+        wanted = [files.check_directory(path)]
         while wanted[-1] and not disk.exists(wanted[-1]):
-            wanted.append(parent(wanted[-1]))
+            wanted.append(files.parent(wanted[-1]))
         for directory in reversed(wanted):
             if not directory:
                 disk.make_root()
@@ -189,20 +178,20 @@ class DurableFiles:
             if not disk.exists(directory):
                 with contextlib.suppress(FileExistsError):
                     disk.mkdir(directory)
-            disk.sync_dir(parent(directory))
+            disk.sync_dir(files.parent(directory))
 
     def sync_dir(self, directory: str) -> None:
-        self._disk.sync_dir(check_directory(directory))
+        self._disk.sync_dir(files.check_directory(directory))
 
-    def lock(self, path: str, holder: bytes) -> Lock:
-        return self._disk.lock(check_path(path), holder)
+    def lock(self, path: str, holder: bytes) -> files.Lock:
+        return self._disk.lock(files.check_path(path), holder)
 
     def is_locked(self, path: str) -> bool:
-        return self._disk.is_locked(check_path(path))
+        return self._disk.is_locked(files.check_path(path))
 
-    def page(self, path: str, size: int, *, writable: bool) -> SharedPage:
+    def page(self, path: str, size: int, *, writable: bool) -> files.SharedPage:
         """Shares a file, made through `write` so that it never is too short."""
-        check_path(path)
+        files.check_path(path)
         if writable and not self._disk.exists(path):
             self.write(path, bytes(size))
         file = self._disk.open(path, writable=writable)
@@ -218,11 +207,11 @@ class DurableFiles:
     def check_root(self) -> None:
         self._disk.check_root()
 
-    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
-        return self._disk.watch(check_path(path), held)
+    def watch(self, path: str, held: files.File | files.SharedPage) -> Callable[[], None]:
+        return self._disk.watch(files.check_path(path), held)
 
     @contextlib.contextmanager
-    def _leave_nothing(self, path: str, file: File) -> Iterator[None]:
+    def _leave_nothing(self, path: str, file: files.File) -> Iterator[None]:
         """Closes and removes the file on any error, then raises that error."""
         try:
             yield
@@ -231,5 +220,5 @@ class DurableFiles:
             # On a sick disk the removal may fail too; the first error is the one to tell.
             with contextlib.suppress(OSError):
                 self._disk.remove(path)
-                self._disk.sync_dir(parent(path))
+                self._disk.sync_dir(files.parent(path))
             raise
