@@ -23,7 +23,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from halocline.read.point import find_row
+from halocline.errors import DuplicateKeyError
+from halocline.read.point import find, find_row
 from halocline.rows.nodes import Update
 from halocline.rows.state import TableState
 from halocline.schema.codec import encode as encode_rows
@@ -37,6 +38,16 @@ row, the committed RowID that is updated (0 for an insert), the positions that c
 tuple: a NamedTuple costs 0.25 us more."""
 SeenRow = tuple[TableState, Any, int, Row]
 """A row that was read: table, key, RowID, row."""
+
+
+def first_row(state: TableState, values: Mapping[str, Any], snapshot: int) -> Single:
+    """A row that a transaction inserts first of all, to be kept aside (see commit_single)."""
+    row = state.schema.row(values)
+    assert state.key_of is not None
+    key = state.key_of(row)
+    if find(state, key, snapshot):
+        raise DuplicateKeyError(state.entry.name, [key])
+    return (state, key, row, 0, ())
 
 
 @dataclass(frozen=True, slots=True)

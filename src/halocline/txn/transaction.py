@@ -32,13 +32,13 @@ from typing import Any, Final, Unpack
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
-from halocline.read.point import find, find_row
+from halocline.errors import HaloclineError, NotFoundError, UsageError
+from halocline.read.point import find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema.evolve import Alteration
-from halocline.txn import write
+from halocline.txn import indexing, write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
@@ -47,7 +47,7 @@ from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
-from halocline.txn.row_update import Addition, SeenRow, Single, row_update
+from halocline.txn.row_update import Addition, SeenRow, Single, first_row, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
 
@@ -127,7 +127,8 @@ class Transaction:
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                return self._insert_first(state, rows)
+                self._own = first_row(state, rows, self.snapshot)
+                return 1
         changes = self.changes_of(table)
         if not self._writable and not self._may_write():
             return write.count_rows(rows)
@@ -316,6 +317,27 @@ class Transaction:
         duck = self._core.duck
         return query.scan(duck, self, table, columns, where, params, order, limit, stream=stream)
 
+    def lookup(
+        self,
+        table: str,
+        index: str,
+        key: Any = _MISSING,
+        *,
+        low: Any = None,
+        high: Any = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Rows by an index, in its order: of one key, or with low <= key < high.
+
+        A key of several columns is a tuple; its first parts are enough. None is the key of NULL.
+        """
+        from halocline.read.lookup import look_up
+
+        view = self.view_of(table)
+        found = indexing.index_seen(self._entry(table), view.state, index)
+        return look_up(view, found, () if key is _MISSING else (key,), low, high, columns, limit)
+
     def sql(
         self, text: str, params: Sequence[Any] | None = None, *, stream: bool = False
     ) -> pa.Table | pa.RecordBatchReader:
@@ -359,6 +381,18 @@ class Transaction:
         entry, work = ddl.drop_table(name), self.workspace
         self._give_up([one for key, one in work.changes.items() if key == entry.id])
         work.drop(entry.id)
+
+    def create_index(
+        self, name: str, table: str, columns: Sequence[str], kind: str = "sorted"
+    ) -> None:
+        """Give a table an index, which is built when this transaction has committed."""
+        if self._may_write():
+            indexing.create_index(self._ddl(), name, table, columns, kind)
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index. NotFoundError when there is none of that name."""
+        if self._may_write():
+            self._ddl().drop_index(name)
 
     def tables(self) -> list[str]:
         """Names of the tables this transaction sees, sorted."""
@@ -661,15 +695,3 @@ class Transaction:
             self.snapshot = self._core.pin_newest(id(self))
         wanted_rows.check(self.snapshot, newest)
         self.workspace.reads_of(state).keys.update(wanted_rows.keys)
-
-    # The one row that is kept aside.
-
-    def _insert_first(self, state: TableState, values: dict[str, Any]) -> int:
-        """The first write of this transaction is one row: keep it aside (see commit_single)."""
-        row = state.schema.row(values)
-        assert state.key_of is not None
-        key = state.key_of(row)
-        if find(state, key, self.snapshot):
-            raise DuplicateKeyError(state.entry.name, [key])
-        self._own = (state, key, row, 0, ())
-        return 1
