@@ -39,6 +39,7 @@ class Model:
         self.rng = rng
         self.columns: dict[int, tuple[str, str]] = {2: ("a", "int8"), 3: ("b", "string")}
         self.last_id = 3
+        self.defaults: dict[int, Any] = {}
         self.rows: dict[int, Row] = {}
         self.noted: dict[int, list[dict[str, Any]]] = {}
 
@@ -65,6 +66,16 @@ class Model:
     def fresh(self) -> Row:
         return {id: self.value(type) for id, (_, type) in self.columns.items()}
 
+    def inserted(self) -> tuple[Row, dict[str, Any]]:
+        """A new row, and what an insert gives of it: columns with a default may be left out."""
+        row = self.fresh()
+        given = self.named(row)
+        for id, default in self.defaults.items():
+            if self.rng.random() < 0.5:
+                row[id] = default
+                del given[self.columns[id][0]]
+        return row, given
+
     def named(self, row: Row) -> dict[str, Any]:
         return {name: row.get(id) for id, (name, _) in self.columns.items()}
 
@@ -86,9 +97,9 @@ class Model:
             done["change"] = {name: WIDER[type]}
             self.columns[id] = (name, WIDER[type])
             if type == "date":
-                for row in self.rows.values():
-                    if (day := row.get(id)) is not None:
-                        row[id] = datetime(day.year, day.month, day.day)
+                for held in (*self.rows.values(), self.defaults):
+                    if (day := held.get(id)) is not None:
+                        held[id] = datetime(day.year, day.month, day.day)
         if before and rng.random() < 0.4:
             id = rng.choice(list(before))
             fresh = self.free_name()
@@ -99,14 +110,34 @@ class Model:
             if before[id][0] not in done.get("change", {}):
                 done["drop"] = [before[id][0]]
                 del self.columns[id]
-                for row in self.rows.values():
-                    row.pop(id, None)
+                for held in (*self.rows.values(), self.defaults):
+                    held.pop(id, None)
         if not done or rng.random() < 0.5:
-            self.last_id += 1
-            name, type = self.free_name(), rng.choice(TYPES)
-            done["add"] = {name: type}
-            self.columns[self.last_id] = (name, type)
+            done["add"] = self.addition()
         return done
+
+    def addition(self) -> dict[str, Any]:
+        """A column at the end; with a default every row that is there shows it."""
+        self.last_id += 1
+        name, type = self.free_name(), self.rng.choice(TYPES)
+        self.columns[self.last_id] = (name, type)
+        default = self.value(type)
+        if default is None or self.rng.random() < 0.3:
+            return {name: type}
+        self.defaults[self.last_id] = default
+        for row in self.rows.values():
+            row[self.last_id] = default
+        return {name: hc.Column(type, default=default)}
+
+    def redefaulted(self) -> dict[str, Any]:
+        """Another default for a column: rows that are there do not change."""
+        id = self.rng.choice([id for id in self.columns if id not in (2, 3)] or list(self.columns))
+        name, type = self.columns[id]
+        value = self.value(type)
+        self.defaults.pop(id, None)
+        if value is not None:
+            self.defaults[id] = value
+        return {"set_default": {name: value}, "comment": f"{self.rng.random()}"}
 
 
 class History:
@@ -140,8 +171,8 @@ class History:
             for _ in range(rng.randrange(1, 4)):
                 key = rng.randrange(60)
                 if key not in model.rows:
-                    row = model.fresh()
-                    txn.insert("t", {"id": key, **model.named(row)})
+                    row, given = model.inserted()
+                    txn.insert("t", {"id": key, **given})
                     model.rows[key] = row
                 elif rng.random() < 0.3:
                     txn.delete("t", key)
@@ -164,7 +195,8 @@ class History:
         model.rows |= rows
 
     def alter(self) -> None:
-        self.db.alter_table("t", **self.model.alteration())
+        changes = self.model.redefaulted if self.rng.random() < 0.2 else self.model.alteration
+        self.db.alter_table("t", **changes())
 
     def reopen(self) -> None:
         self.db.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,45 @@ def test_frames_show_every_version_in_one_shape(spark: Any, tmp_path: Path) -> N
         assert sorted(row["id"] for row in source.where("b = 20").collect()) == [2]
         hs.release(spark)
         assert db.check() == []
+
+
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "s": (str, "it's \\ \x00 \u00fc"),
+    "raw": (bytes, b"\x00\xff"),
+    "n": ("int8", -7),
+    "f": ("float32", float("inf")),
+    "flag": (bool, True),
+    "price": ("decimal(12,2)", Decimal("1.50")),
+    "d": ("date", date(2024, 2, 29)),
+    "at": ("timestamp", datetime(2024, 1, 1, 2, 3, 4, 5)),
+    "utc": ("timestamptz", datetime(2024, 1, 1, tzinfo=UTC)),
+    "tags": ("list<string>", ["a", None]),
+    "pair": ("struct<a: int64, b: list<date>>", {"a": 1, "b": [date(2024, 1, 1)]}),
+}
+
+
+def test_older_rows_show_the_defaults_of_added_columns(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int}, primary_key="id")
+        db.run(lambda txn: txn.insert("t", [{"id": n} for n in range(5)]))
+        db.flush("t")
+        added = {name: hc.Column(type, default=value) for name, (type, value) in DEFAULTS.items()}
+        db.alter_table("t", add=added)
+        db.alter_table("t", change={"n": "int32", "d": "timestamp"}, set_default={"n": 1})
+        db.run(lambda txn: txn.insert("t", {"id": 7}))
+        db.flush("t")
+        db.run(lambda txn: txn.insert("t", {"id": 8}))
+        expected = db.table("t").to_arrow().sort_by("id")
+        source = spark.read.format("halocline").option("path", db.path).option("table", "t").load()
+        for frame in (hs.table(spark, db, "t"), source):
+            found = frame.orderBy("id").toArrow().cast(expected.schema)
+            assert found.to_pylist() == expected.to_pylist()
+        for where, count in (("n = -7", 5), ("n = 1", 2), ("s is null", 0), ("flag", 7)):
+            assert hs.table(spark, db, "t", where=where).count() == count, where
+        plan = plan_of(hs.table(spark, db, "t", where="n = 1 and id < 8", columns=["id", "n"]))
+        assert plan.count("FileScan") == 1, "a file whose rows all show another value is not read"
+        assert "PushedFilters: [" in plan
+        assert "EqualTo(n,1)" in plan
+        assert "LessThan(id,8)" in plan
+        assert "ReadSchema: struct<id:bigint,n:int>" in plan
+        hs.release(spark)

@@ -18,7 +18,7 @@ def check_page(name: str, walk: Walk) -> None:
     """Fail when the page tells another walk; with HALOCLINE_WRITE_DOCS it is written instead.
 
     Waiting, spinning and waking differ between runs on a busy machine, so counts may be off by
-    one file and a tenth of the crossings.
+    one file and a tenth of the crossings, and `node/` may answer a process that asks meanwhile.
     """
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     there = [index for index, line in enumerate(lines) if line.startswith(f"| {name} |")]
@@ -33,6 +33,5 @@ def check_page(name: str, walk: Walk) -> None:
     hint = f"{PAGE.name} tells another walk than this one: {seen}; HALOCLINE_WRITE_DOCS=1 writes it"
     assert abs(int(files) - len(walk.files)) <= 1, hint
     assert abs(int(crossings) - len(walk.crossings)) <= max(2, int(crossings) // 10), hint
-    assert {f"`{room}/`" for room in walk.rooms if room != "top"} == {
-        room.strip() for room in rooms.split(",")
-    }, hint
+    told = {room.strip() for room in rooms.split(",")}
+    assert told ^ {f"`{room}/`" for room in walk.rooms if room != "top"} <= {"`node/`"}, hint

@@ -1,7 +1,7 @@
 """The index list of one table: its index objects in a checkpoint, sorted by (object, index).
 
-    Tier --encode--> blocks of rows: key, value      key   = object id, index id, big-endian, 12 bytes
-         <-decode---                                 value = where the index object is, and the rest
+    Tier --encode--> blocks of rows: key, value    key   = object id, index id: 12 bytes, big-endian
+         <-decode---                               value = where the index object is, and the rest
     find(object, index) --bounds of a block, binary search in its keys--> the one value, decoded
 
 A Parquet file of two columns whose row groups are the blocks, so the key column of a block has its

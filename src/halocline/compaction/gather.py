@@ -23,6 +23,7 @@ from halocline.ids import NEVER, ObjectId
 from halocline.objects.columns import ROWID
 from halocline.options import MIB, Options
 from halocline.read.ended import ended_rowids
+from halocline.read.scan import is_outdated
 from halocline.rows.state import Shape, TableState
 from halocline.rows.tier import Tier
 from halocline.schema.batches import Int64Array
@@ -97,6 +98,7 @@ class Gatherer:
                     key_max=stats.key_max if has_key else None,
                     rowid_min=stats.rowid_min,
                     rowid_max=stats.rowid_max,
+                    outdated=is_outdated(state, entry),
                 )
             )
         return found

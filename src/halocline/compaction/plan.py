@@ -8,6 +8,7 @@
     fold        a tombstone object is large beside the rows of all   all that it concerns
                 objects it concerns, and these fit in one group
     dead        more than `dead_percent` of an object's rows ended   that object
+                (to `settle`: or it has the columns of an older schema)
     small       `small_objects_min` small objects of one size        these, by key
     spent       a tombstone object concerns nothing any more         it ends, nothing is read
     tombstones  more than `tombstone_objects_max` of them            neighbours by RowID
@@ -86,10 +87,12 @@ class CompactPolicy:
     group_objects_max: int = 32
     group_bytes_max: int = 4 * GIB
     levels_max: int = 2
+    outdated: bool = False
+    """Are objects rewritten because the table was altered since? Not if readers can do without."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            low = 0 if name == "dead_percent" else 1
+            low = 0 if name in ("dead_percent", "outdated") else 1
             assert getattr(self, name) >= low, f"{name} must be at least {low}"
         assert self.small_objects_min > 1, "one object has nothing to merge with"
         assert self.group_objects_max > 1, "a group of one cannot lessen overlap"
@@ -100,8 +103,9 @@ class CompactPolicy:
         return 2 * one.rows < self.object_rows_max and 2 * one.size_bytes < self.object_bytes_max
 
     def is_dead(self, one: InputStats) -> bool:
-        """More than 20 % of the rows have ended; exactly 20 % is not more."""
-        return one.dead_rows * 100 > one.rows * self.dead_percent
+        """More than 20 % of the rows have ended; exactly 20 % is not more. Or its shape has."""
+        ended = one.dead_rows * 100 > one.rows * self.dead_percent
+        return ended or (self.outdated and one.outdated)
 
     def fits(self, objects: int, size_bytes: int) -> bool:
         """May a group be this large?"""

@@ -72,7 +72,7 @@ class Compactor:
 
         Waits for a group that the background has begun, because the caller wants the result. With
         `plan` exactly its groups are carried out, once; with `settle` every object that has a dead
-        row is rewritten, too.
+        row, or other columns than the table, is rewritten, too.
         """
         done: list[TableCompaction] = []
         trouble: HaloclineError | None = None
@@ -94,6 +94,7 @@ class Compactor:
             return False  # somebody is at it
         try:
             with self._core.pinned() as ts:
+                state = state.newest  # as new as every object that is visible
                 plan = self._plan(state, ts, self._local.policy(state))
                 small = [group for group in plan.groups if not self._local.why_not(group)]
                 return any(self._claimed(state, group, ts) is not None for group in small)
@@ -125,11 +126,12 @@ class Compactor:
         before, done, lost = self._measure(state), list[GroupReport](), 0
         policy = runner.policy(state)
         if settle:
-            policy = replace(policy, dead_percent=0)
+            policy = replace(policy, dead_percent=0, outdated=True)
         for _ in range(ROUNDS_MAX if given is None else 1):
             with ExitStack() as held:
                 with self._turn:
                     ts = held.enter_context(self._core.pinned())
+                    state = state.newest  # as new as every object that is visible
                     plan = given or self._plan(state, ts, policy)
                     mine = [group for group in plan.groups if not runner.why_not(group)]
                     free = [held.enter_context(self.claim(taken(group))) for group in mine]

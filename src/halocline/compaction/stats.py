@@ -40,6 +40,8 @@ class InputStats:
     key_max: bytes | None = None
     rowid_min: int
     rowid_max: int
+    outdated: bool = False
+    """A data object with other columns than the table has now."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.dead_rows <= self.rows

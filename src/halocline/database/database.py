@@ -236,11 +236,12 @@ class Database:
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
         """Change the columns of a table in a transaction of its own.
 
-        add: column -> type, at the end, NULL in the rows that are there. drop: names; one can be
-        used again, for a column that shows nothing of the old values. rename: old name -> new name.
-        change: column -> wider type. Several are one commit. No file is read or written, nobody
-        waits, and `at=` before the commit shows the old columns. A transaction that has written
-        the table and is still open gets ConflictError; `run` runs it again.
+        add: column -> type, at the end; rows that are there show its constant default, else NULL.
+        drop: names; one can be used again, for a column that shows nothing of the old values.
+        rename: old name -> new name. change: column -> wider type. set_default: column -> default
+        of rows to come; None: none. comment: of the table. Several are one commit. No file is read
+        or written, nobody waits, and `at=` before the commit shows the old columns. A transaction
+        that has written the table and is still open gets ConflictError; `run` runs it again.
         """
         with self.begin() as txn:
             txn.alter_table(name, **changes)

@@ -152,6 +152,7 @@ class Mover:
         lived = _lives(state)
         for _ in range(TRIES):
             with state.turn:
+                state = state.newest  # it may have been altered since
                 plan = plan_for(self._measure(state))
                 if plan.idle or _lives(state) != lived or not (lived or flush):
                     return Moved()

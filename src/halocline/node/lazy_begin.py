@@ -60,7 +60,7 @@ class LazyTransaction(Transaction):
         super().__init__(core, max(core.newest_ts(), position.visible_ts), pinned=False)
         self._ahead, self._replica = position, replica
 
-    def insert(self, table: str, rows: Any, **named: Any) -> int:
+    def insert(self, table: str, rows: Any, **named: Any) -> Any:
         if self._ahead is not None:
             if type(rows) is dict and self._own is None and not named:
                 if self._insert_unseen(table, rows):

@@ -127,6 +127,14 @@ class RemoteCommitter:
                 break
         self._refresh()
 
+    def begin_turn(self, ticket: int, rows: Collection[RowName], timeout_s: float) -> int:
+        """Wait for the turn; what was committed before has been read when this returns."""
+        self.take_turns(ticket, rows, timeout_s)
+        return 0
+
+    def settle(self, snapshot: int) -> None:
+        """Whatever this process has read is durable."""
+
     def end_turns(self, ticket: int) -> None:
         """Give up all turns of a ticket, unless a commit has ended them."""
         if ticket in self._queued:

@@ -10,8 +10,9 @@ before its digest has been compared: the tail's with the catalog's, a page's wit
 `verify` remembers what it has seen, because the files are immutable and the readers behind it open
 them again and again; `again=True` is for checks of the disk as it is today.
 
-Columns are found by id. One that the file does not have is null; one that has been widened since
-is cast. `_commit_ts` of an object that was written before its commit is the file's `commit_ts`.
+Columns are found by id. One that the file does not have shows its value for absent
+(schema/evolve.py); one that has been widened since is cast. `_commit_ts` of an object that was
+written before its commit is the file's `commit_ts`.
 
 Invariants
 - What is missing, cut, swapped, stale or damaged raises CorruptionError with the key of the file.
@@ -318,7 +319,7 @@ def _conformed(file: ObjectFile, values: Any, column: TableColumn) -> Any:
 def _absent(file: ObjectFile, column: TableColumn, rows: int) -> Any:
     if column.id == COMMIT_TS_ID:
         return pa.chunked_array([pa.array(np.full(rows, file.commit_ts, np.int64))])
-    return pa.chunked_array([pa.nulls(rows, column.type)])
+    return column.filled(rows)
 
 
 def _blocks_of(directory: Directory, group: int, rows: Sequence[range] | None) -> list[int]:

@@ -19,7 +19,7 @@ type is total (NaN is above all other numbers), so each comparison has an opposi
 
 Bounds need not be values that occur: those of long strings are cut, the lower one as it is and the
 upper one after its last character was raised. A bound of None is no bound. NaN counts for neither
-and lies above the upper one.
+and lies above the upper one. A file that is older than a column is judged by what its rows show.
 
 Invariants
 - If any of the rows satisfies the predicate in DuckDB, `may_match` is true.
@@ -40,8 +40,8 @@ from typing import Any, Final, Protocol
 from sqlglot import exp
 
 from halocline.errors import SchemaError
-from halocline.ids import ColumnId
 from halocline.index import Condition
+from halocline.objects.zonemap import zonemap
 from halocline.read.constant import NAN, NULL, Constant, ConstantSpan, constant, place_constants
 from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind
@@ -119,6 +119,14 @@ def NEVER(zones: Zones) -> bool:  # noqa: N802 a constant
     return False
 
 
+def _older(column: TableColumn) -> Zone | None:
+    """The zonemap of a column that was added later, in files that lack it: its value for absent.
+
+    A file that has a column has a zonemap of it.
+    """
+    return zonemap(column.filled(1)) if column.since else None
+
+
 def _all(parts: Sequence[Judge]) -> Judge:
     return lambda zones: all(part(zones) for part in parts)
 
@@ -127,11 +135,12 @@ def _any(parts: Sequence[Judge]) -> Judge:
     return lambda zones: any(part(zones) for part in parts)
 
 
-def _null(column: ColumnId, wanted: bool) -> Judge:
+def _null(column: TableColumn, wanted: bool) -> Judge:
     """Are there nulls, or if they are not wanted, other values?"""
+    id, older = column.id, _older(column)
 
     def judge(zones: Zones) -> bool:
-        zone = zones.get(column)
+        zone = zones.get(id, older)
         if zone is None:
             return True
         return zone.nulls > 0 if wanted else zone.nulls < zone.rows
@@ -139,11 +148,12 @@ def _null(column: ColumnId, wanted: bool) -> Judge:
     return judge
 
 
-def _on_values(column: ColumnId, test: Test, of_nan: bool) -> Judge:
+def _on_values(column: TableColumn, test: Test, of_nan: bool) -> Judge:
     """A comparison: never true for nulls, `of_nan` for NaN, for other values what `test` says."""
+    id, older = column.id, _older(column)
 
     def judge(zones: Zones) -> bool:
-        zone = zones.get(column)
+        zone = zones.get(id, older)
         if zone is None:
             return True
         nulls, nans = zone.nulls, zone.nans
@@ -191,7 +201,7 @@ def _prefixed(text: str) -> Test:
     return test
 
 
-def _compared(operator: type[exp.Expr], column: ColumnId, span: ConstantSpan) -> Judge:
+def _compared(operator: type[exp.Expr], column: TableColumn, span: ConstantSpan) -> Judge:
     """Column <operator> constant."""
     if span is NAN:
         of_values, of_nan = _BESIDE_NAN[operator]
@@ -305,7 +315,7 @@ class _Reader(Operands):
         column = self.column(node)
         if column is None or kind(column.type) != "bool":
             return ANYTHING
-        return _compared(exp.EQ, column.id, ConstantSpan(wanted, wanted))
+        return _compared(exp.EQ, column, ConstantSpan(wanted, wanted))
 
     # Comparisons
 
@@ -320,13 +330,13 @@ class _Reader(Operands):
         operator = _WITH_NULL.get(operator, operator)
         operator = operator if wanted else _OPPOSITE[operator]
         if given is NULL:
-            return _null(column.id, operator is exp.EQ) if with_null else NEVER
+            return _null(column, operator is exp.EQ) if with_null else NEVER
         spans = place_constants(column.type, [given])
         if spans is None:
             return ANYTHING
-        judge = _compared(operator, column.id, spans[0])
+        judge = _compared(operator, column, spans[0])
         differs = with_null and operator is exp.NEQ  # and so does null
-        return _any([judge, _null(column.id, True)]) if differs else judge
+        return _any([judge, _null(column, True)]) if differs else judge
 
     def between(self, node: exp.Expr, wanted: bool) -> Judge:
         column = self.column(node.this)
@@ -337,7 +347,7 @@ class _Reader(Operands):
         placed = iter(spans)
         operators = (exp.GTE, exp.LTE) if wanted else (exp.LT, exp.GT)
         both = [
-            NEVER if given is NULL else _compared(operator, column.id, next(placed))
+            NEVER if given is NULL else _compared(operator, column, next(placed))
             for operator, given in zip(operators, ends, strict=True)
         ]
         return _all(both) if wanted else _any(both)
@@ -352,14 +362,14 @@ class _Reader(Operands):
             return NEVER
         plain = sorted({span for span in spans if span is not NAN})
         test = _one_of(plain) if wanted else _none_of(plain)
-        return _on_values(column.id, test, (NAN in spans) is wanted)
+        return _on_values(column, test, (NAN in spans) is wanted)
 
     def identity(self, node: exp.Expr, wanted: bool) -> Judge:
         """IS NULL, IS TRUE, IS FALSE."""
         asked = node.expression
         if type(asked) is exp.Null:
             column = self.column(node.this)
-            return ANYTHING if column is None else _null(column.id, wanted)
+            return ANYTHING if column is None else _null(column, wanted)
         if type(asked) is not exp.Boolean or not wanted:
             return ANYTHING
         return self.read(node.this, bool(asked.this))
@@ -392,7 +402,7 @@ class _Reader(Operands):
         column = self.column(node)
         if column is None or kind(column.type) != "string":
             return ANYTHING
-        return _on_values(column.id, test, False)
+        return _on_values(column, test, False)
 
 
 _Rule = tuple[Callable[[_Reader, Any, bool], Judge], frozenset[str]]

@@ -158,6 +158,15 @@ def unclean(plan: ScanPlan) -> ScanPlan:
     return ScanPlan(ts=plan.ts, dirty=plan.dirty, late=plan.late, dead=plan.dead)
 
 
+def is_outdated(state: TableState, entry: ObjectEntry) -> bool:
+    """Has a data object other columns than the table has?"""
+    stats, schema = entry.stats, state.schema
+    if entry.kind != "data" or (stats.schema_version == schema.version and not stats.extras):
+        return False
+    written = state.newest.entry.schema_at(stats.schema_version)
+    return bool(stats.extras) or written is None or written.arrow != schema.arrow
+
+
 def why_inexact(state: TableState, plan: ScanPlan) -> str:
     """Why the files of a plan are not the table; empty when every row in them counts, and no other.
 
@@ -168,6 +177,9 @@ def why_inexact(state: TableState, plan: ScanPlan) -> str:
         return f"{in_memory:,} of its rows are in memory"
     if plan.late:
         return f"{len(plan.late)} of its files hold rows that are newer than the snapshot"
+    old = sum(is_outdated(state, entry) for entry in plan.objects)
+    if old:
+        return f"{old} of its files have the columns of another version of its schema"
     dead = 0
     for entry in plan.dirty:
         assert entry.file is not None

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -213,7 +213,7 @@ def projection(written: Schema, extras: Sequence[int], shown: Schema) -> list[st
         if not name and column.id in extras:
             name = f"{KEPT}{column.id}"
         if not name:
-            text = f"cast(null as {type_sql(column.type)})"
+            text = constant_sql(column.absent and column.absent.value, column.type)
         elif type == column.type:
             text = quote(name)
         else:
@@ -233,6 +233,27 @@ def type_sql(type: pa.DataType) -> str:
     if family == "decimal":
         return f"decimal({int(type.precision)}, {int(type.scale)})"
     return _TYPES[str(type)]
+
+
+def constant_sql(value: Any, type: pa.DataType) -> str:
+    """A canonical value as a constant of its type, whatever is in it."""
+    family = kind(type)
+    if value is None:
+        text = "null"
+    elif family == "list":
+        text = f"[{', '.join(constant_sql(one, type.value_type) for one in value)}]"
+    elif family == "struct":
+        fields = [type.field(at) for at in range(type.num_fields)]
+        named = [f"{quote(one.name)}: {constant_sql(value[one.name], one.type)}" for one in fields]
+        text = f"{{{', '.join(named)}}}"
+    elif family in ("string", "binary"):
+        octets = value.encode() if family == "string" else value
+        text = f"from_hex('{octets.hex()}')"
+        text = f"decode({text})" if family == "string" else text
+    else:
+        shown = format(value, "f") if family == "decimal" else str(value)
+        text = literal(shown)
+    return f"cast({text} as {type_sql(type)})"
 
 
 def readable_by_others(shelf: Shelf) -> bool:

@@ -100,7 +100,12 @@ class Default:
     type: Any
 
     def __str__(self) -> str:
-        return repr(self.value) if isinstance(self.value, Function) else show(self.value)
+        return repr(self.value) if self.is_function else show(self.value)
+
+    @property
+    def is_function(self) -> bool:
+        """Is it made for each row, or one constant for all?"""
+        return isinstance(self.value, Function)
 
     def one(self) -> Any:
         """The value of one row."""
@@ -117,14 +122,21 @@ class Default:
             texts = [_uuid_text(chance[at : at + 16]) for at in range(0, len(chance), 16)]
             array = pa.array(texts, self.type)
         elif pa.types.is_nested(self.type):
-            array = pa.array([self.value] * rows, self.type)
+            array = pa.array([self.value], self.type).take(pa.repeat(0, rows))
         else:
             array = pa.repeat(pa.scalar(self.one(), self.type), rows)
         return pa.chunked_array([array], self.type)
 
+    def widened(self, type: Any) -> Default:
+        """This default for a column whose type has become wider."""
+        value = self.value
+        if kind(type) == "timestamp" and kind(self.type) == "date" and not self.is_function:
+            value = dt.datetime(value.year, value.month, value.day)
+        return Default(value, type)
+
     def to_wire(self) -> dict[str, Any]:
         """The name of a function, or a constant as the rows of the log have it."""
-        if isinstance(self.value, Function):
+        if self.is_function:
             return {"function": self.value.name}
         return {"constant": codec.encode([(self.value,)])}
 

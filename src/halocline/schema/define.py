@@ -58,6 +58,8 @@ class Defined(NamedTuple):
     domain: Domain | None = None
     default: Default | None = None
     comment: str = ""
+    since: int = 0
+    absent: Default | None = None
 
 
 class Stored(NamedTuple):
@@ -79,6 +81,10 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     function: str = ""
     """The function that makes the default."""
     comment: str = ""
+    since: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The version of the schema that added it."""
+    absent: bytes | None = None
+    """What older rows show, as the default."""
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -177,6 +183,8 @@ def read_stored(wire: Any) -> Stored:
     key = read_key([names[id] for id in read.key] or None, columns)
     if any(columns[at].nullable for at in key):
         raise SchemaError("the stored schema has a nullable primary key")
+    if any(column.since > read.version for column in columns):
+        raise SchemaError("the stored schema has a column of a later version")
     comment = check_comment(read.comment)
     return Stored(
         ids=ids,
@@ -191,7 +199,9 @@ def read_stored(wire: Any) -> Stored:
 def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Defined:
     type, _, domain = read_type(text, name)
     default = stored_default(properties.constant, properties.function, name, type, domain)
-    return Defined(name, type, nullable, domain, default, check_comment(properties.comment))
+    absent = stored_default(properties.absent, "", name, type, domain)
+    comment = check_comment(properties.comment)
+    return Defined(name, type, nullable, domain, default, comment, properties.since, absent)
 
 
 def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:

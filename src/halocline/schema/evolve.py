@@ -6,7 +6,9 @@
 
 A column is its id. A renamed one keeps it, an added one gets an id that no column ever had, so a
 name that was dropped and is used again shows nothing of the old values. What a row lacks, because
-it was written before the column was added, is NULL.
+it was written before the column was added, is the column's *value for absent*: the constant that
+was its default when it was added, else NULL. It stays what it is when the default changes, and is
+written into no old file: whoever reads a file that is older than the column fills it in.
 
 A type only ever widens, so every old value has exactly one new form, and the way back is exact for
 the rows that an older snapshot can see. For others it may not be; nobody sees what comes of them.
@@ -18,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from typing import Any, Final, TypedDict
 
 import pyarrow as pa
 
 from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
+from halocline.schema.column import check_comment, read_default
 from halocline.schema.define import read_definition
 from halocline.schema.names import check_names
 from halocline.schema.schema import Schema, TableColumn
@@ -42,6 +44,12 @@ class Alteration(TypedDict, total=False):
     drop: Sequence[str]
     rename: Mapping[str, str] | None
     change: Mapping[str, Any] | None
+    set_default: Mapping[str, Any] | None
+    comment: str | None
+
+
+KINDS: Final = tuple(Alteration.__annotations__)
+"""The arguments of alter_table."""
 
 
 def alter(
@@ -51,6 +59,8 @@ def alter(
     drop: Sequence[str] = (),
     rename: Mapping[str, str] | None = None,
     change: Mapping[str, Any] | None = None,
+    set_default: Mapping[str, Any] | None = None,
+    comment: str | None = None,
 ) -> Schema:
     """The next version of a schema; SchemaError names the column that cannot be so.
 
@@ -60,6 +70,9 @@ def alter(
     for name, given in _pairs("change", change):
         at = schema.position(name)
         columns[at] = _changed(schema, at, given)
+    for name, given in _pairs("set_default", set_default):
+        at = schema.position(name)
+        columns[at] = _with_default(columns[at], given)
     for name, fresh in _pairs("rename", rename):
         at = schema.position(name)
         if not isinstance(fresh, str):
@@ -76,16 +89,18 @@ def alter(
     kept = [columns[at] for at in sorted(columns)]
     for name, given in _pairs("add", add):
         last_id += 1
-        kept.append(_added(name, given, last_id))
+        kept.append(_added(name, given, ColumnId(last_id), schema.version + 1))
     check_names([column.name for column in kept])
-    if tuple(kept) == schema.columns:
-        raise UsageError("alter_table changes nothing: say add=, drop=, rename= or change=")
+    told_of = schema.comment if comment is None else check_comment(comment)
+    if tuple(kept) == schema.columns and told_of == schema.comment:
+        raise UsageError(f"alter_table changes nothing: say {'=, '.join(KINDS)}=")
     ids = {column.id: at for at, column in enumerate(kept)}
     return replace(
         schema,
         columns=tuple(kept),
         key_positions=tuple(ids[schema.columns[at].id] for at in schema.key_positions),
         last_id=last_id,
+        comment=told_of,
         version=schema.version + 1,
     )
 
@@ -105,13 +120,19 @@ def told(old: Schema, new: Schema) -> str:
     for id, column in after.items():
         was = before.get(id)
         if was is None:
-            said.append(f"add {column.name} {column.type_name}")
+            null = "" if column.nullable else " not null"
+            default = "" if column.default is None else f" default {column.default}"
+            said.append(f"add {column.name} {column.type_name}{null}{default}")
             continue
         if was.name != column.name:
             said.append(f"rename {was.name} to {column.name}")
         if (was.type, was.nullable) != (column.type, column.nullable):
             null = "" if was.nullable == column.nullable else " nullable"
             said.append(f"change {column.name} to {column.type_name}{null}")
+        if str(was.default) != str(column.default):
+            said.append(f"default of {column.name} is {column.default or 'NULL'}")
+    if new.comment != old.comment:
+        said.append("comment")
     return ", ".join(said)
 
 
@@ -138,7 +159,7 @@ def carry(batch: Any, old: Schema, new: Schema) -> Any:
     arrays = [
         cast(batch.column(places[column.id]), column.type)
         if column.id in places
-        else pa.nulls(batch.num_rows, column.type)
+        else column.filled(batch.num_rows).combine_chunks()
         for column in new.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=new.arrow)
@@ -164,26 +185,36 @@ def _names(what: str, given: Sequence[str]) -> list[str]:
     return list(given)
 
 
-def _added(name: Any, given: Any, id: int) -> TableColumn:
+def _added(name: Any, given: Any, id: ColumnId, version: int) -> TableColumn:
     check_names([name])
     (new,) = read_definition({name: given})
-    if not new.nullable or new.default is not None:
-        reason = "rows that are there have no value for it: add it nullable, without a default"
-        raise SchemaError(f"{reason}, and fill it in", column=name)
+    constant = None if new.default is None or new.default.is_function else new.default
+    if not new.nullable and constant is None:
+        reason = "rows that are there have no value for it: give it a constant default, or add it"
+        raise SchemaError(f"{reason} nullable and fill it in", column=name)
     return TableColumn(
-        id=ColumnId(id),
+        id=id,
         name=name,
         type=new.type,
-        nullable=True,
+        nullable=new.nullable,
         domain=new.domain,
+        default=new.default,
         comment=new.comment,
+        since=version,
+        absent=constant,
     )
+
+
+def _with_default(column: TableColumn, given: Any) -> TableColumn:
+    """Another default for rows that are still to come; None: none."""
+    name, type, domain = column.name, column.type, column.domain
+    return replace(column, default=read_default(given, name, type, domain, nullable=True))
 
 
 def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
     column = schema.columns[at]
     (new,) = read_definition({column.name: given})
-    type, nullable, domain, default = new.type, new.nullable, new.domain, column.default
+    type, nullable, domain = new.type, new.nullable, new.domain
     if new.default is not None or new.comment:
         raise SchemaError("change= takes a type, and nothing else", column=column.name)
     if at in schema.key_set:
@@ -200,11 +231,10 @@ def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
             "and dates widen; for all else add another column and copy"
         )
         raise SchemaError(reason, column=column.name)
-    if default is not None and type != column.type:
-        if type == TIMESTAMP and isinstance(default.value, date):
-            raise SchemaError("has a date as its default and stays a date", column=column.name)
-        default = replace(default, type=type)
-    return replace(column, type=type, nullable=nullable, default=default)
+    default, absent = (
+        None if one is None else one.widened(type) for one in (column.default, column.absent)
+    )
+    return replace(column, type=type, nullable=nullable, default=default, absent=absent)
 
 
 def _is_wider(old: Any, new: Any) -> bool:

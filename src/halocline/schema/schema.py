@@ -65,6 +65,10 @@ class TableColumn:
     default: Default | None = None
     """What rows get that do not name it; None: NULL."""
     comment: str = ""
+    since: int = 0
+    """The version of the schema that added it: what is older has no value of it."""
+    absent: Default | None = None
+    """The constant that rows show which are older than the column; None: NULL."""
 
     @property
     def type_name(self) -> str:
@@ -74,7 +78,17 @@ class TableColumn:
     def properties(self) -> dict[str, Any]:
         """What it has besides its type, as the catalog keeps it."""
         found: dict[str, Any] = {"comment": self.comment} if self.comment else {}
+        if self.since:
+            found["since"] = self.since
+        if self.absent is not None:
+            found["absent"] = self.absent.to_wire()["constant"]
         return found if self.default is None else found | self.default.to_wire()
+
+    def filled(self, rows: int) -> pa.ChunkedArray:
+        """What so many rows show that are older than the column."""
+        if self.absent is not None:
+            return self.absent.many(rows)
+        return pa.chunked_array([pa.nulls(rows, self.type)], self.type)
 
 
 @dataclass(frozen=True, kw_only=True)

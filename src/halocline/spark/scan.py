@@ -43,7 +43,7 @@ from halocline.spark.owner import SparkOwner, check_owner
 from halocline.spark.pins import SessionPin
 from halocline.spark.sessions import prepare
 from halocline.spark.trouble import told
-from halocline.spark.types import quoted, spark_schema
+from halocline.spark.types import constant_sql, quoted, spark_schema, type_sql
 
 ROWS_IN_PLAN_MAX: Final = 20_000
 """More rows of L0 than this travel as a file: 1 M rows inside the plan cost 3-4 s per query."""
@@ -160,16 +160,16 @@ def _projection(
     for older in versions:
         kept = [one for one in older.schema.columns if one.id in extras]
         inside |= {one.id: (f"{KEPT}{one.id}", one.type) for one in kept}
-    types = spark_schema(state.schema.arrow)
     fields, texts = [], []
     for column in state.schema.columns:
-        wanted = types[column.name].dataType.simpleString()
         name, type = inside.get(column.id, ("", None))
         if not name:
-            text = f"cast(null as {wanted})"
+            text = constant_sql(column.absent and column.absent.value, column.type)
         else:
             fields.append(pa.field(name, type))
-            text = quoted(name) if type == column.type else f"try_cast({quoted(name)} as {wanted})"
+            text = quoted(name)
+            if type != column.type:
+                text = f"try_cast({text} as {type_sql(column.type)})"
         texts.append(f"{text} as {quoted(column.name)}")
     return pa.schema(fields), texts
 

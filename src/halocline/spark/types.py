@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 from halocline.errors import SchemaError
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.schema.schema import Schema
+from halocline.schema.types import kind as type_kind
 
 _PLAIN: dict[pa.DataType, T.DataType] = {
     pa.bool_(): T.BooleanType(),
@@ -58,6 +59,40 @@ def spark_schema(schema: pa.Schema, *, hidden: bool = False) -> T.StructType:
     if hidden:
         fields += [T.StructField(name, T.LongType(), True) for name in (ROWID, COMMIT_TS)]
     return T.StructType(fields)
+
+
+def constant_sql(value: Any, type: pa.DataType) -> str:
+    """A canonical value as a constant in Spark's SQL, whatever is in it."""
+    family = type_kind(type)
+    if value is None:
+        text = "null"
+    elif family == "list":
+        text = f"array({', '.join(constant_sql(one, type.value_type) for one in value)})"
+    elif family == "struct":
+        fields = [type.field(at) for at in range(type.num_fields)]
+        # Their names come from the cast around them: it goes by position.
+        parts = [
+            f"'{at}', {constant_sql(value[one.name], one.type)}" for at, one in enumerate(fields)
+        ]
+        text = f"named_struct({', '.join(parts)})"
+    elif family in ("string", "binary"):
+        octets = value.encode() if family == "string" else value
+        text = f"X'{octets.hex()}'"
+    else:
+        shown = format(value, "f") if family == "decimal" else str(value)
+        text = f"'{shown}'"
+    return f"cast({text} as {type_sql(type)})"
+
+
+def type_sql(type: pa.DataType) -> str:
+    """A canonical type in Spark's SQL, whatever its fields are called."""
+    family = type_kind(type)
+    if family == "list":
+        return f"array<{type_sql(type.value_type)}>"
+    if family == "struct":
+        fields = [type.field(at) for at in range(type.num_fields)]
+        return f"struct<{', '.join(f'{quoted(one.name)}: {type_sql(one.type)}' for one in fields)}>"
+    return spark_type(type).simpleString()
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:

@@ -116,6 +116,8 @@ class Committer:
                         prepared = self._prepare(txn_id, txn, tables)
                     add_late(prepared, tables)
                     order, commit_ts = self.log_prepared(prepared, txn)
+                    if txn.ticket and txn.waits:
+                        self.turns.end(txn.ticket)
             if known:
                 return self._wait_known(known)
             if ready:
@@ -397,6 +399,24 @@ class Committer:
         newest = max((self.engine.tables[table_id].last_ts for table_id in tables), default=0)
         if newest > self.log.visible_ts:
             self._wait_known(newest)
+
+    def begin_turn(self, ticket: int, rows: Collection[RowName], timeout_s: float) -> int:
+        """Wait for the turn at these rows; returns the newest snapshot, durable or not.
+
+        Who had the turn before gave it up when its commit was in the log buffer. Ours comes behind
+        it in the log, so both share a sync and ours cannot be durable without it.
+        """
+        self.turns.take(ticket, rows, timeout_s)
+        return self.engine.last_ts
+
+    def settle(self, snapshot: int) -> None:
+        """Wait until a snapshot is durable and visible; UnavailableError when it never will be."""
+        try:
+            if snapshot > self.log.visible_ts:
+                self._wait_known(snapshot)
+        except UnavailableError:
+            # Of a run that has committed behind that snapshot: nobody knows.
+            raise self.log.refusal("unknown") from None
 
     def end_turns(self, ticket: int) -> None:
         """Give up all turns of a ticket."""

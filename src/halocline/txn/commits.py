@@ -50,6 +50,15 @@ class Commits(Protocol):
     ) -> None:
         """Wait until it is the ticket's turn at all these rows; ConflictError when it is not."""
 
+    def begin_turn(self, ticket: int, rows: Collection[RowName], timeout_s: float) -> int:
+        """Wait for the turn at these rows; returns the snapshot that has all commits before it.
+
+        That snapshot may not be durable yet: see `settle`. 0: begin as ever.
+        """
+
+    def settle(self, snapshot: int) -> None:
+        """Wait until a snapshot is durable and visible; UnavailableError when it never will be."""
+
     def end_turns(self, ticket: int) -> None:
         """Give up all turns of a ticket. One that has none is fine."""
 

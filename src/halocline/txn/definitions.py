@@ -16,7 +16,7 @@ from halocline.catalog import TableDdl
 from halocline.catalog.names import check_layout
 from halocline.errors import NotFoundError, UsageError
 from halocline.options import Options
-from halocline.schema.evolve import alter
+from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Workspace
 
@@ -36,9 +36,8 @@ def new_schema(
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:
     """Give a table its next schema; it is there for others when the transaction commits."""
-    known = ("add", "drop", "rename", "change")
-    if unknown := [one for one in changes if one not in known]:
-        raise UsageError(f"alter_table takes {', '.join(known)}, not {unknown[0]}")
+    if unknown := [one for one in changes if one not in KINDS]:
+        raise UsageError(f"alter_table takes {', '.join(KINDS)}, not {unknown[0]}")
     entry = ddl.table(name)
     if entry is None:
         raise NotFoundError("table", name)

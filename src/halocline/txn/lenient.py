@@ -26,6 +26,7 @@ from halocline.schema.batches import BoolArray, Int64Array
 from halocline.schema.convert import Misfit
 from halocline.txn import bulk, write
 from halocline.txn.core import Core
+from halocline.txn.returning import Returned
 from halocline.txn.taken_keys import SortedKeys, taken_places
 from halocline.txn.workspace import TableChanges
 
@@ -45,6 +46,7 @@ class LenientInsert:
         snapshot: int,
         on_conflict: OnConflict,
         reject: Rejects,
+        returned: Returned | None = None,
     ) -> None:
         if on_conflict not in ("error", "ignore", "upsert"):
             raise UsageError(f"on_conflict= is error, ignore or upsert, not {on_conflict!r}")
@@ -53,6 +55,7 @@ class LenientInsert:
         self.core, self.changes, self.snapshot = core, changes, snapshot
         self.on_conflict, self.reject = on_conflict, reject
         self.misfits: list[Misfit] | None = None if reject is None else []
+        self.returned = returned
         self.taken: list[Any] = []
         self.count = 0
 
@@ -139,6 +142,8 @@ class LenientInsert:
                     self._reject_keys(table, numbers, found, TAKEN)
                 table, order = _where(table, _all_but(table.num_rows, found)), None
         if table.num_rows:
+            if self.returned is not None:
+                self.returned.table(table)
             bulk.insert_new(self.core.writing, self.changes, table, order)
         return int(table.num_rows)
 
@@ -147,7 +152,7 @@ class LenientInsert:
             return 0
         if self.changes.schema.primary_key:
             table = self._once(table, numbers)[0]
-        return write.upsert(self.core, self.changes, table, self.snapshot)
+        return write.upsert(self.core, self.changes, table, self.snapshot, self.returned)
 
     def _once(
         self, table: pa.Table, numbers: Int64Array

@@ -55,6 +55,8 @@ class Rerun:
         """The function, if it is taken to want what it has lost over before."""
         self._committer: Commits | None = None
         self._ticket = 0
+        self._snapshot = 0
+        """Where its attempt begins, if that may not be durable yet."""
         self._wait_s = WAIT_S
         """How long it may still wait for its turns."""
 
@@ -101,6 +103,8 @@ class Rerun:
         """
         if txn.core.committer is self._committer:
             txn.ticket = self._ticket
+            if self._snapshot > txn.snapshot:
+                txn.snapshot = txn.core.pins[id(txn)] = self._snapshot  # it has read nothing yet
         else:
             self.end()
         result = function(txn)
@@ -115,7 +119,7 @@ class Rerun:
                 self._committer, self._ticket = committer, committer.new_ticket()
             began = clock.monotonic()
             try:
-                committer.take_turns(self._ticket, self.rows, self._wait_s)
+                self._snapshot = committer.begin_turn(self._ticket, self.rows, self._wait_s)
             finally:
                 self._wait_s -= clock.monotonic() - began
 
@@ -125,6 +129,11 @@ class Rerun:
             clock.sleep(min(0.05, 0.001 * 2**attempt))
 
     def end(self) -> None:
-        """Give up the turn, if it has not ended yet."""
+        """Give up the turn, if it has not ended yet, and wait for what the attempt has seen.
+
+        Whatever it read is told to nobody, by a result or by an error, before it is durable.
+        """
         if self._committer is not None:
             self._committer.end_turns(self._ticket)
+            if self._snapshot:
+                self._committer.settle(self._snapshot)

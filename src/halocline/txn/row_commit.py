@@ -94,6 +94,8 @@ def commit_row(
             committer.promise_rowids(state.next_rowid + 1)
         order, commit_ts = committer.log_record(payload, fold)
     if wait:
+        if ticket:
+            committer.turns.end(ticket)
         log.wait(order)
     return commit_ts
 
@@ -175,6 +177,8 @@ def commit_addition(
         committer.promise_rowids(state.next_rowid + 1)
         order, commit_ts = committer.log_record(payload, fold)
     if wait:
+        if ticket:
+            committer.turns.end(ticket)
         log.wait(order)
     return commit_ts
 

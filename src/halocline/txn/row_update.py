@@ -31,6 +31,7 @@ from halocline.schema.codec import encode as encode_rows
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.assignment import constants, read_terms
+from halocline.txn.returning import Returning, read_returning, select_row
 
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
@@ -40,14 +41,19 @@ SeenRow = tuple[TableState, Any, int, Row]
 """A row that was read: table, key, RowID, row."""
 
 
-def first_row(state: TableState, values: Mapping[str, Any], snapshot: int) -> Single:
-    """A row that a transaction inserts first of all, to be kept aside (see commit_single)."""
+def first_row(
+    state: TableState, values: Mapping[str, Any], snapshot: int, returning: Returning
+) -> tuple[Single, Any]:
+    """A row that a transaction inserts first of all, to be kept aside (see commit_single), and what
+    its caller gets."""
+    names = () if returning is False else read_returning(state.schema, returning)
     row = state.schema.row(values)
     assert state.key_of is not None
     key = state.key_of(row)
     if find(state, key, snapshot):
         raise DuplicateKeyError(state.entry.name, [key])
-    return (state, key, row, 0, ())
+    single = (state, key, row, 0, ())
+    return single, select_row(state.schema, row, names) if names else 1
 
 
 @dataclass(frozen=True, slots=True)

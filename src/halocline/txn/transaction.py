@@ -47,6 +47,7 @@ from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
+from halocline.txn.returning import Returned, Returning, returned_of
 from halocline.txn.row_update import Addition, SeenRow, Single, first_row, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
@@ -115,37 +116,54 @@ class Transaction:
     # Writing.
 
     def insert(
-        self, table: str, rows: Any, *, on_conflict: OnConflict = "error", reject: Rejects = None
-    ) -> int:
+        self,
+        table: str,
+        rows: Any,
+        *,
+        on_conflict: OnConflict = "error",
+        reject: Rejects = None,
+        returning: Returning = False,
+    ) -> Any:
         """Insert a dict, a list of dicts, a file by its path, or anything that exports Arrow.
 
         Returns how many. DuplicateKeyError when a key is taken, SchemaError when a value does not
         fit; then nothing is kept. on_conflict: "ignore" leaves out rows of taken keys, "upsert"
         updates them. reject: a list that gets row, column, reason and values of what does not fit.
+        returning: True, or columns, gives what was stored: a dict for a dict, else a pa.Table.
         """
         plain = on_conflict == "error" and reject is None
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                self._own = first_row(state, rows, self.snapshot)
-                return 1
+                self._own, result = first_row(state, rows, self.snapshot, returning)
+                return result
         changes = self.changes_of(table)
+        returned = returned_of(changes.schema, rows, returning)
         if not self._writable and not self._may_write():
-            return write.count_rows(rows)
+            return write.count_rows(rows) if returned is None else returned.result()
         with self._reading(changes.state):
             if plain:
-                return write.insert(self._core, changes, rows, self.snapshot)
-            work = LenientInsert(self._core, changes, self.snapshot, on_conflict, reject)
-            self._note(changes.state, keys=work.run(rows))
-            return work.count
+                count = write.insert(self._core, changes, rows, self.snapshot, returned)
+            else:
+                work = LenientInsert(
+                    self._core, changes, self.snapshot, on_conflict, reject, returned
+                )
+                self._note(changes.state, keys=work.run(rows))
+                count = work.count
+        return count if returned is None else self._shown(changes, returned)
 
-    def upsert(self, table: str, rows: Any) -> int:
-        """Insert rows, or update those whose key exists; absent columns keep their value."""
+    def upsert(self, table: str, rows: Any, *, returning: Returning = False) -> Any:
+        """Insert rows, or update those whose key exists; absent columns keep their value.
+
+        Returns how many, or with returning= whole rows as they are after it, as `insert` does.
+        """
         changes = self.changes_of(table)
+        returned = returned_of(changes.schema, rows, returning)
         if not self._may_write():
-            return write.count_rows(rows)
+            return write.count_rows(rows) if returned is None else returned.result()
         with self._reading(changes.state):
-            return write.upsert(self._core, changes, rows, self.snapshot)
+            count = write.upsert(self._core, changes, rows, self.snapshot, returned)
+        return count if returned is None else self._shown(changes, returned)
 
     def update(
         self,
@@ -317,27 +335,6 @@ class Transaction:
         duck = self._core.duck
         return query.scan(duck, self, table, columns, where, params, order, limit, stream=stream)
 
-    def lookup(
-        self,
-        table: str,
-        index: str,
-        key: Any = _MISSING,
-        *,
-        low: Any = None,
-        high: Any = None,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Rows by an index, in its order: of one key, or with low <= key < high.
-
-        A key of several columns is a tuple; its first parts are enough. None is the key of NULL.
-        """
-        from halocline.read.lookup import look_up
-
-        view = self.view_of(table)
-        found = indexing.index_seen(self._entry(table), view.state, index)
-        return look_up(view, found, () if key is _MISSING else (key,), low, high, columns, limit)
-
     def sql(
         self, text: str, params: Sequence[Any] | None = None, *, stream: bool = False
     ) -> pa.Table | pa.RecordBatchReader:
@@ -382,17 +379,9 @@ class Transaction:
         self._give_up([one for key, one in work.changes.items() if key == entry.id])
         work.drop(entry.id)
 
-    def create_index(
-        self, name: str, table: str, columns: Sequence[str], kind: str = "sorted"
-    ) -> None:
-        """Give a table an index, which is built when this transaction has committed."""
-        if self._may_write():
-            indexing.create_index(self._ddl(), name, table, columns, kind)
-
-    def drop_index(self, name: str) -> None:
-        """Drop an index. NotFoundError when there is none of that name."""
-        if self._may_write():
-            self._ddl().drop_index(name)
+    create_index = indexing.create_index
+    drop_index = indexing.drop_index
+    lookup = indexing.lookup
 
     def tables(self) -> list[str]:
         """Names of the tables this transaction sees, sorted."""
@@ -404,7 +393,11 @@ class Transaction:
 
     def has_table(self, name: str) -> bool:
         """Is there a table of this name?"""
-        return self._entry(name) is not None
+        return self.entry_of(name) is not None
+
+    def definitions(self) -> TableDdl | None:
+        """The catalog's part of it, to be changed; None when its changes are not kept."""
+        return self._ddl() if self._may_write() else None
 
     def state_of(self, name: str) -> TableState:
         """The state of a table by any spelling of its name, to be read; NotFoundError if absent."""
@@ -625,7 +618,7 @@ class Transaction:
         self._has_read = True
         if not isinstance(name, str):
             raise UsageError(f"a table is named by a string, not {type(name).__name__}")
-        entry = self._entry(name)
+        entry = self.entry_of(name)
         if entry is None:
             # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
             raise NotFoundError("table", name, hint=self._core.hint(name, self.snapshot))
@@ -634,7 +627,8 @@ class Transaction:
         state, version = created or self._core.engine.tables[entry.id], entry.schema.version
         return state if state.schema.version == version else state.at_version(version)
 
-    def _entry(self, name: str) -> TableEntry | None:
+    def entry_of(self, name: str) -> TableEntry | None:
+        """What the catalog says of a table, as this transaction sees it."""
         own = self._own
         if isinstance(own, Workspace) and own.asks_catalog:
             return self._ddl().table(name)  # records the read
@@ -665,6 +659,12 @@ class Transaction:
             reads = self.workspace.reads_of(state)
             reads.keys.update(keys)
             reads.whole |= whole
+
+    def _shown(self, changes: TableChanges, returned: Returned) -> Any:
+        """What was stored is shown to the caller, so it was read."""
+        if self.serializable and changes.schema.primary_key:
+            self._note(changes.state, keys=returned.keys())
+        return returned.result()
 
     @contextmanager
     def _reading(self, state: TableState, keys: Sequence[Any] = ()) -> Iterator[None]:

@@ -28,24 +28,30 @@ from halocline.schema.schema import Schema
 from halocline.txn import bulk, bulk_ends
 from halocline.txn.assignment import Assignment, NewValues, work_out
 from halocline.txn.core import Core
+from halocline.txn.returning import Returned
 from halocline.txn.taken_keys import SortedKeys, taken_keys
 from halocline.txn.workspace import Part, TableChanges
 
 
-def insert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
+def insert(
+    core: Core, changes: TableChanges, rows: Any, snapshot: int, returned: Returned | None = None
+) -> int:
     """Insert a dict, a list of dicts, or anything that exports Arrow."""
     schema = changes.schema
     if type(rows) is dict:
-        return insert_row(changes, schema.row(rows), snapshot)
+        return _insert_rows(changes, [schema.row(rows)], snapshot, returned)
     if is_rows(rows):
-        return insert_rows(changes, _checked(schema.row, rows), snapshot)
+        return _insert_rows(changes, _checked(schema.row, rows), snapshot, returned)
     committer = core.writing
     rows = schema.opened(rows)
     if convert.is_stream(rows):
         rows, chunks = bulk.read_ahead(committer, changes, rows)
         if chunks is not None:
+            chunks = chunks if returned is None else returned.through(chunks)
             return bulk.insert_stream(committer, changes, chunks, snapshot)
     data = schema.table(rows)
+    if returned is not None:
+        returned.table(data)
     if data.num_rows <= core.options.bulk_rows:
         return insert_rows(changes, schema.from_table(data), snapshot)
     if bulk.is_bulk(committer, changes, data.num_rows, data.nbytes):
@@ -53,16 +59,30 @@ def insert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
     return insert_table(changes, data, snapshot)
 
 
-def upsert(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> int:
+def _insert_rows(
+    changes: TableChanges, rows: Sequence[Row], snapshot: int, returned: Returned | None
+) -> int:
+    if returned is not None:
+        returned.rows(rows)
+    if len(rows) == 1:
+        return insert_row(changes, rows[0], snapshot)
+    return insert_rows(changes, rows, snapshot)
+
+
+def upsert(
+    core: Core, changes: TableChanges, rows: Any, snapshot: int, returned: Returned | None = None
+) -> int:
     """Insert or update the same kinds of input."""
     if isinstance(rows, Mapping):
-        return upsert_rows(changes, [rows], snapshot)
+        return upsert_rows(changes, [rows], snapshot, returned)
     if is_rows(rows):
-        return upsert_rows(changes, list(rows), snapshot)
+        return upsert_rows(changes, list(rows), snapshot, returned)
     data = changes.schema.table(rows, columns="given")
     if data.num_rows <= core.options.bulk_rows:
-        return upsert_rows(changes, data.to_pylist(), snapshot)
-    return upsert_table(core, changes, data, snapshot)
+        return upsert_rows(changes, data.to_pylist(), snapshot, returned)
+    if returned is not None:
+        returned.in_order_of(data)
+    return upsert_table(core, changes, data, snapshot, returned)
 
 
 def is_rows(rows: Any) -> bool:
@@ -135,7 +155,12 @@ def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     return int(table.num_rows)
 
 
-def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapshot: int) -> int:
+def upsert_rows(
+    changes: TableChanges,
+    rows: Sequence[Mapping[str, Any]],
+    snapshot: int,
+    returned: Returned | None = None,
+) -> int:
     """Insert or update dicts one by one; columns that are absent keep their value."""
     schema = changes.schema
     _need_key(changes)
@@ -174,10 +199,19 @@ def upsert_rows(changes: TableChanges, rows: Sequence[Mapping[str, Any]], snapsh
             changes.insert(key, row)
         else:
             replace(changes, row_id, key, row, changed)
+    if returned is not None:
+        changes.show(wanted)
+        returned.rows([row for _, row, _, _ in steps])
     return len(rows)
 
 
-def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
+def upsert_table(
+    core: Core,
+    changes: TableChanges,
+    table: pa.Table,
+    snapshot: int,
+    returned: Returned | None = None,
+) -> int:
     """Upsert an Arrow table that holds some of the columns, the key among them."""
     _need_key(changes)
     table = _sorted_once(changes, table)
@@ -185,8 +219,8 @@ def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: i
     if mine.any():
         # Own changes of the same keys are rare in bulk work; row by row is right for them.
         with changes.all_or_nothing():
-            upsert_table(core, changes, table.filter(pa.array(~mine)), snapshot)
-            upsert_rows(changes, table.filter(pa.array(mine)).to_pylist(), snapshot)
+            upsert_table(core, changes, table.filter(pa.array(~mine)), snapshot, returned)
+            upsert_rows(changes, table.filter(pa.array(mine)).to_pylist(), snapshot, returned)
         return int(table.num_rows)
     located, keys = _located(changes, table, snapshot)
     absent = located.rowids == 0
@@ -197,8 +231,10 @@ def upsert_table(core: Core, changes: TableChanges, table: pa.Table, snapshot: i
         error.read_keys = [keys[i] for i in np.nonzero(absent)[0]]
         raise
     with changes.all_or_nothing():
-        _update_located(core, changes, table, located)
+        _update_located(core, changes, table, located, returned)
         if fresh.num_rows:
+            if returned is not None:
+                returned.table(fresh)
             bulk.insert_new(core.writing, changes, fresh)
     return int(table.num_rows)
 
@@ -258,7 +294,13 @@ def _located(changes: TableChanges, table: pa.Table, snapshot: int) -> tuple[Loc
     return located, keys
 
 
-def _update_located(core: Core, changes: TableChanges, table: pa.Table, located: Located) -> None:
+def _update_located(
+    core: Core,
+    changes: TableChanges,
+    table: pa.Table,
+    located: Located,
+    returned: Returned | None = None,
+) -> None:
     """Write the columns of a table into those of its rows that were found."""
     schema, rowids = changes.schema, located.rowids
     known = np.nonzero(rowids)[0]
@@ -269,7 +311,7 @@ def _update_located(core: Core, changes: TableChanges, table: pa.Table, located:
         # Whoever gives every column needs nothing of the rows that are there.
         whole = len(given) == len(schema.names)
         base = schema.table(values) if whole else located.take(known)
-        add_update_part(core, changes, base, rowids[known], values, given)
+        add_update_part(core, changes, base, rowids[known], values, given, returned)
 
 
 def add_update_part(
@@ -279,6 +321,7 @@ def add_update_part(
     targets: Int64Array,
     values: pa.Table,
     positions: Sequence[int],
+    returned: Returned | None = None,
 ) -> None:
     """Many visible rows, ascending by RowID, get the given columns of `values`."""
     schema = changes.schema
@@ -287,6 +330,8 @@ def add_update_part(
         name = schema.names[position]
         if position not in schema.key_positions:
             table = table.set_column(position, schema.arrow.field(position), values.column(name))
+    if returned is not None:
+        returned.table(table)
     changed = frozenset(positions) - frozenset(schema.key_positions)
     with changes.all_or_nothing():
         bulk_ends.update(core.writing, changes, table, targets, changed)

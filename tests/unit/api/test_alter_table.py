@@ -8,11 +8,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import halocline as hc
-from halocline.errors import ConflictError, NotFoundError, SchemaError, UsageError
+from halocline.errors import ConflictError, NotFoundError, SchemaError, UnavailableError, UsageError
 from halocline.options import Options
+from halocline.read.predicate import compile_where
+from halocline.read.scan import take_plan
+from tests.roles import maintenance_of
 
 TYPES = {
     "id": int,
@@ -190,6 +194,128 @@ def test_another_process_alters_and_reads(db: hc.Database, tmp_path: Path) -> No
         assert reader.table("t").to_arrow().equals(db.table("t").to_arrow())
 
 
+def test_older_rows_show_the_constant_that_an_added_column_came_with(
+    db: hc.Database, tmp_path: Path
+) -> None:
+    db.flush()
+    db.run(lambda txn: txn.insert("t", row(3)))
+    before = db.visible_ts
+    db.alter_table(
+        "t",
+        add={
+            "state": hc.Column(str, nullable=False, default="it's new"),
+            "level": hc.Column("int32", default=7),
+            "day2": hc.Column("date", default=date(2024, 2, 29)),
+            "list": hc.Column("list<int64>", default=[1, 2]),
+            "made": hc.Column("timestamptz", default=hc.now),
+            "uid": hc.Column("uuid", default=hc.uuid),
+        },
+    )
+    change: dict[str, Any] = {"level": "int64", "day2": "timestamp"}
+    db.alter_table("t", set_default={"state": "open", "level": None}, change=change)
+    db.run(lambda txn: txn.insert("t", {"id": 4, "n": 4}))
+    old = {"state": "it's new", "level": 7, "day2": datetime(2024, 2, 29), "list": [1, 2]}
+    server = db.serve(token="secret")
+    for step in (lambda: None, db.flush, db.compact, db.checkpoint):
+        step()
+        with hc.connect(server.uri, "secret") as far, db.begin() as txn, far.begin() as there:
+            for one in (txn, there):
+                found = one.scan("t", columns=[*old, "made", "uid"], where="id < 4").to_pylist()
+                assert found == [{**old, "made": None, "uid": None}] * 3
+                fresh = one.get("t", 4)
+                assert fresh is not None
+                assert (fresh["state"], fresh["level"]) == ("open", None)
+                assert None not in (fresh["made"], fresh["uid"])
+                assert one.scan("t", where="level = 7").num_rows == 3
+                assert one.scan("t", where="level is null").num_rows == 1
+        with hc.open(tmp_path / "db", read_only=True) as reader:
+            assert reader.table("t").to_arrow().equals(db.table("t").to_arrow())
+        feed = db.changes("t", since=0).to_pylist()
+        assert [one["level"] for one in feed] == [7, 7, 7, None]
+        assert "level" not in db.table("t").to_arrow(at=before).schema.names
+    db.run(lambda txn: txn.update("t", 1, {"n": 9}))
+    assert db.table("t").to_arrow().column("state").to_pylist().count("it's new") == 3
+    with pytest.raises(SchemaError, match="null"):
+        db.run(lambda txn: txn.update("t", 1, {"state": None}))
+
+
+def test_files_without_a_column_are_pruned_by_what_their_rows_show(db: hc.Database) -> None:
+    db.flush()
+    db.alter_table("t", add={"level": hc.Column(int, default=7), "note": str})
+    db.run(lambda txn: txn.insert("t", [row(n, level=n) for n in range(10, 20)]))
+    db.flush()
+    with db.begin() as txn:
+        state = txn.state_of("t")
+        for where, objects in (
+            ("level = 7", 1),
+            ("level > 8", 1),
+            ("level between 5 and 12", 2),
+            ("level <> 7", 1),
+            ("level is null", 0),
+            ("note is not null", 0),
+            ("note = 'x'", 0),
+            ("note is null", 2),
+        ):
+            plan = take_plan(state, txn.snapshot, compile_where(where, None, state.schema))
+            assert len(plan.objects) == objects, where
+            found = [one for one in txn.scan("t").to_pylist() if matches(one, where)]
+            assert txn.scan("t", where=where).to_pylist() == found
+
+
+def matches(row: dict[str, Any], where: str) -> bool:
+    level = row["level"]
+    return {
+        "level = 7": level == 7,
+        "level > 8": level > 8,
+        "level between 5 and 12": 5 <= level <= 12,
+        "level <> 7": level != 7,
+        "note is null": True,
+    }.get(where, False)
+
+
+def test_defaults_and_comments_change_for_rows_that_are_still_to_come(db: hc.Database) -> None:
+    db.alter_table("t", set_default={"n": 5, "text": "a"}, comment="things")
+    db.run(lambda txn: txn.insert("t", {"id": 3}))
+    db.alter_table("t", set_default={"n": None, "text": None})
+    with pytest.raises(SchemaError, match="null"):
+        db.run(lambda txn: txn.insert("t", {"id": 4}))
+    db.run(lambda txn: txn.insert("t", {"id": 4, "n": 1}))
+    found = db.sql("select n, text from t where id > 2 order by id").to_pylist()
+    assert found == [{"n": 5, "text": "a"}, {"n": 1, "text": None}]
+    assert "things" in repr(db.table("t"))
+    db.alter_table("t", comment="")
+    assert "things" not in repr(db.table("t"))
+
+
+def test_who_holds_a_table_from_before_an_alter_moves_and_merges_it_as_it_is_now(
+    db: hc.Database,
+) -> None:
+    with db.begin() as txn:
+        stale = txn.state_of("t")
+    db.flush()
+    db.alter_table("t", add={"note": str})
+    db.run(lambda txn: txn.insert("t", row(3, note="kept")))
+    maintenance_of(db).mover.flush([stale])
+    db.run(lambda txn: txn.delete("t", 1))
+    maintenance_of(db).compactor.run([stale], settle=True)
+    found = db.sql("select id, note from t order by id").to_pylist()
+    assert found == [{"id": 2, "note": None}, {"id": 3, "note": "kept"}]
+
+
+def test_files_are_exact_again_when_a_table_that_was_altered_has_settled(db: hc.Database) -> None:
+    ts = db.settle("t")
+    db.alter_table("t", add={"level": hc.Column(int, default=7)}, drop=["text"])
+    with pytest.raises(UnavailableError, match="another version of its schema"):
+        db.table("t").files(exact=True)
+    assert db.table("t").files(at=ts, exact=True)
+    (path,) = db.table("t").files(at=db.settle("t"), exact=True)
+    assert pq.read_table(path).select(["id", "level"]).to_pylist() == [
+        {"id": 1, "level": 7},
+        {"id": 2, "level": 7},
+    ]
+    assert "text" not in pq.read_schema(path).names
+
+
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({}, UsageError, "changes nothing"),
     ({"add": {}}, UsageError, "changes nothing"),
@@ -209,7 +335,27 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"add": {1: int}}, SchemaError, "string"),
     ({"add": {"a": "int65"}}, SchemaError, "int65"),
     ({"add": {"a": object}}, SchemaError, "type"),
-    ({"add": {"a": "int64 not null"}}, SchemaError, "nullable"),
+    ({"add": {"a": "int64 not null"}}, SchemaError, "constant default"),
+    ({"add": {"a": hc.Column("uuid", nullable=False, default=hc.uuid)}}, SchemaError, "constant"),
+    ({"add": {"a": hc.Column(int, default="x")}}, SchemaError, "default does not fit"),
+    ({"add": {"a": hc.Column("int8", default=300)}}, SchemaError, "default does not fit"),
+    ({"add": {"a": hc.Column(int, nullable=False, default=None)}}, SchemaError, "default"),
+    ({"add": {"a": hc.Column(int, default=hc.now)}}, SchemaError, "date or a timestamp"),
+    ({"set_default": {"missing": 1}}, SchemaError, "no such column"),
+    ({"set_default": {"n": "x"}}, SchemaError, "default does not fit"),
+    ({"set_default": {"n": 1 << 31}}, SchemaError, "default does not fit"),
+    ({"set_default": {"n": hc.now}}, SchemaError, "date or a timestamp"),
+    ({"set_default": {"n": hc.uuid}}, SchemaError, "text or uuid"),
+    ({"set_default": {"n": lambda: 1}}, SchemaError, "constant, hc.now or hc.uuid"),
+    ({"set_default": ["n"]}, UsageError, "dict"),
+    ({"set_default": {"n": None}}, UsageError, "changes nothing"),
+    ({"set_default": {"n": 1}, "drop": ["gone"]}, SchemaError, "no such column"),
+    ({"add": {"a": int}, "set_default": {"a": 1}}, SchemaError, "no such column"),
+    ({"comment": 7}, SchemaError, "text"),
+    ({"comment": "x" * 10_001}, SchemaError, "10000"),
+    ({"comment": "\ud800"}, SchemaError, "Unicode"),
+    ({"comment": ""}, UsageError, "changes nothing"),
+    ({"drop": ["n"], "rename": {"n": "m"}, "change": {"n": str}}, SchemaError, "cannot become"),
     ({"drop": ["id"]}, SchemaError, "primary key"),
     ({"drop": ["missing"]}, SchemaError, "no such column"),
     ({"drop": ["text", "text"]}, SchemaError, "twice"),
