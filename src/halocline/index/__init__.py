@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from halocline.index.build import write_beside
 from halocline.index.chooser import answer, ask
-from halocline.index.condition import Condition, Span
+from halocline.index.condition import Condition, ValueSpan
 from halocline.index.registry import kind_named, kind_of
 
-__all__ = ["Condition", "Span", "answer", "ask", "kind_named", "kind_of", "write_beside"]
+__all__ = ["Condition", "ValueSpan", "answer", "ask", "kind_named", "kind_of", "write_beside"]

@@ -23,7 +23,7 @@ class _Open:
 OPEN: Final = _Open()
 
 
-class Span(NamedTuple):
+class ValueSpan(NamedTuple):
     """Values from `low` to `high`, or all texts that begin with `prefix`."""
 
     low: Any = OPEN
@@ -45,5 +45,5 @@ class Condition(NamedTuple):
 
     column: int
     """Its id."""
-    spans: Sequence[Span] = ()
+    spans: Sequence[ValueSpan] = ()
     nulls: bool = False

@@ -53,8 +53,8 @@ _ORDERED: Final = frozenset(
 _US: Final = dt.timedelta(microseconds=1)
 _double = Struct(">d").pack
 
-Bytes2D = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
+KeyRows = npt.NDArray[np.uint8]
+KeyWords = npt.NDArray[np.uint64]
 
 
 class Beyond(Exception):
@@ -129,7 +129,7 @@ def _width(family: str) -> int:
 # Whole columns.
 
 
-def _fixed(column: Any) -> Bytes2D:
+def _fixed(column: Any) -> KeyRows:
     family = kind(column.type)
     rows = len(column)
     if family == "decimal":
@@ -143,7 +143,7 @@ def _fixed(column: Any) -> Bytes2D:
     return marked
 
 
-def _words(column: Any, family: str) -> Words:
+def _words(column: Any, family: str) -> KeyWords:
     """Values as unsigned integers in their order; of NULL anything."""
     if family == "bool":
         flags = pc.fill_null(column, False).cast(pa.uint8())
@@ -153,7 +153,7 @@ def _words(column: Any, family: str) -> Words:
         bits = values.view(np.uint64).copy()
         bits[np.isnan(values)] = _NAN
         negative = bits >= np.uint64(_SIGN64)
-        turned: Words = np.where(negative, ~bits, bits ^ np.uint64(_SIGN64))
+        turned: KeyWords = np.where(negative, ~bits, bits ^ np.uint64(_SIGN64))
         return turned
     if family == "date":
         days = pc.fill_null(column.view(pa.int32()), 0).to_numpy().astype(np.int64)
@@ -161,9 +161,9 @@ def _words(column: Any, family: str) -> Words:
     return _turned(int64_values(column))
 
 
-def _turned(values: npt.NDArray[np.int64]) -> Words:
+def _turned(values: npt.NDArray[np.int64]) -> KeyWords:
     """Signed integers as unsigned ones in the same order."""
-    turned: Words = values.view(np.uint64) ^ np.uint64(_SIGN64)
+    turned: KeyWords = values.view(np.uint64) ^ np.uint64(_SIGN64)
     return turned
 
 
@@ -180,7 +180,7 @@ def _text(column: Any, bytes_max: int) -> Any:
     return pc.fill_null(parts, pa.scalar(b"\0", pa.binary())) if parts.null_count else parts
 
 
-def _as_binary(rows: Bytes2D) -> Any:
+def _as_binary(rows: KeyRows) -> Any:
     count, width = rows.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.index.condition import OPEN, Condition, Span
+from halocline.index.condition import OPEN, Condition, ValueSpan
 from halocline.index.keys import (
     Beyond,
     after,
@@ -103,7 +103,7 @@ def _spans(type: Any, condition: Condition) -> list[tuple[bytes, bytes | None]]:
     return found
 
 
-def _span(type: Any, span: Span) -> tuple[bytes, bytes | None]:
+def _span(type: Any, span: ValueSpan) -> tuple[bytes, bytes | None]:
     if span.prefix is not None:
         head = prefix_part(span.prefix)
         return head, after(head)

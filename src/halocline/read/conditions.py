@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from halocline.index import Condition, Span
+from halocline.index import Condition, ValueSpan
 from halocline.index.condition import OPEN
 from halocline.read.constant import NAN, NULL, Constant, ConstantSpan, place_constants
 from halocline.read.prune import Operands, chain, is_plain
@@ -64,15 +64,19 @@ def _both(one: Condition, other: Condition) -> Condition:
     if a.low is OPEN and b.high is OPEN:
         a, b = b, a
     if a.high is OPEN and b.low is OPEN:
-        span = Span(a.low, b.high, a.without_low, b.without_high)
+        span = ValueSpan(a.low, b.high, a.without_low, b.without_high)
         return Condition(one.column, [span])
     return one
 
 
-class _Conditions(Operands):
+class _Conditions:
     """One pass over a conjunct."""
 
-    __slots__ = ()
+    __slots__ = ("_spans", "column", "value")
+
+    def __init__(self, params: Sequence[Any], schema: Schema) -> None:
+        operands = Operands(params, schema)
+        self.column, self.value, self._spans = operands.column, operands.value, operands.spans
 
     def read(self, node: exp.Expr) -> Condition | None:
         """The condition that a tree is, on one column; None when it is none."""
@@ -86,7 +90,7 @@ class _Conditions(Operands):
             case exp.Column():
                 column = self.column(node)
                 flag = column is not None and kind(column.type) == "bool"
-                return _condition(column, [Span(True, True)]) if flag else None
+                return _condition(column, [ValueSpan(True, True)]) if flag else None
             case exp.Between():
                 return self._between(node)
             case exp.In():
@@ -123,15 +127,15 @@ class _Conditions(Operands):
     def _between(self, node: exp.Expr) -> Condition | None:
         column = self.column(node.this)
         ends = [self.value(node.args["low"]), self.value(node.args["high"])]
-        spans = self.spans(column, ends)
+        spans = self._spans(column, ends)
         if column is None or spans is None or len(spans) < 2 or NAN in spans:
             return None
-        return _condition(column, [Span(spans[0].low, spans[1].high)])
+        return _condition(column, [ValueSpan(spans[0].low, spans[1].high)])
 
     def _inside(self, node: exp.Expr) -> Condition | None:
         column = self.column(node.this)
         items: list[Constant | None] = [self.value(item) for item in node.expressions]
-        spans = self.spans(column, items)
+        spans = self._spans(column, items)
         if column is None or spans is None or not items:
             return None
         return _condition(column, [_point(span) for span in spans])
@@ -143,7 +147,7 @@ class _Conditions(Operands):
         if type(asked) is exp.Null:
             return Condition(int(column.id), nulls=True)
         flag = bool(asked.this)
-        return _condition(column, [Span(flag, flag)]) if kind(column.type) == "bool" else None
+        return _condition(column, [ValueSpan(flag, flag)]) if kind(column.type) == "bool" else None
 
     def _text(self, node: exp.Expr) -> Condition | None:
         """LIKE 'abc%', and the functions that mean the same."""
@@ -160,22 +164,22 @@ class _Conditions(Operands):
         if type(node) is exp.Like:
             signs = [at for at in map(text.find, "%_") if at >= 0]
             if not signs:
-                return _condition(column, [Span(text, text)])
+                return _condition(column, [ValueSpan(text, text)])
             text = text[: min(signs)]
-        return _condition(column, [Span(prefix=text)]) if text else None
+        return _condition(column, [ValueSpan(prefix=text)]) if text else None
 
 
-def _condition(column: TableColumn | None, spans: Sequence[Span]) -> Condition | None:
+def _condition(column: TableColumn | None, spans: Sequence[ValueSpan]) -> Condition | None:
     return None if column is None else Condition(int(column.id), spans)
 
 
-def _point(span: ConstantSpan) -> Span:
+def _point(span: ConstantSpan) -> ValueSpan:
     if span is NAN:
-        return Span(math.nan, math.nan)
-    return Span(span.low, span.high)
+        return ValueSpan(math.nan, math.nan)
+    return ValueSpan(span.low, span.high)
 
 
-def _compared(operator: type[exp.Expr], span: ConstantSpan) -> Span | None:
+def _compared(operator: type[exp.Expr], span: ConstantSpan) -> ValueSpan | None:
     """The values for which column <operator> constant is true."""
     if operator in (exp.EQ, exp.NullSafeEQ):
         return _point(span)
@@ -183,5 +187,5 @@ def _compared(operator: type[exp.Expr], span: ConstantSpan) -> Span | None:
         return None
     exact = bool(span.low == span.high)
     if operator in (exp.LT, exp.LTE):
-        return Span(high=span.high, without_high=exact and operator is exp.LT)
-    return Span(low=span.low, without_low=exact and operator is exp.GT)
+        return ValueSpan(high=span.high, without_high=exact and operator is exp.LT)
+    return ValueSpan(low=span.low, without_low=exact and operator is exp.GT)

@@ -565,22 +565,3 @@ def _need_key(changes: TableChanges) -> None:
 def _repeated(keys: Sequence[Any]) -> list[Any]:
     seen: set[Any] = set()
     return [key for key in keys if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-
-
-def many_keys(keys: Any) -> Iterable[Any]:
-    """The keys that `get_many` is given; UsageError for what is no list of them."""
-    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
-        values: list[Any] = keys.to_pylist()
-        return values
-    # A frame would be read as the names of its columns.
-    wrong = isinstance(keys, (str, bytes, Mapping, pa.Table)) or hasattr(keys, "columns")
-    if wrong or not isinstance(keys, Iterable):
-        raise UsageError("get_many takes a list of keys, or an Arrow array of them")
-    return keys
-
-
-def keys_given(schema: Schema, keys: Any) -> pa.Table:
-    """Many keys, a list of them or anything that exports Arrow, as a table."""
-    if isinstance(keys, (list, tuple)):
-        return schema.key_table([schema.key(key) for key in keys])
-    return schema.table(keys, columns="given").select(list(schema.primary_key))
