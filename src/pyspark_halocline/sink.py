@@ -22,6 +22,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -50,6 +51,7 @@ from halocline.spark.stream import QUERY_ID, stream_token
 from halocline.spark.types import arrow_schema, check_types, proper_names
 from halocline.spark.worker import chunks
 from halocline.txn import Transaction
+from pyspark_halocline.altered import read_back, renamed
 from pyspark_halocline.apply import FEED, apply_changes, check_feed
 from pyspark_halocline.connect import at_owner, open_to_read
 from pyspark_halocline.options import Settings
@@ -170,12 +172,18 @@ class _Writer:
     def _change(self, txn: Transaction, messages: Sequence[TaskMessage]) -> bool:
         """All rows into one transaction."""
         name, mode = self._settings.table, self._settings.on_conflict
-        state = txn.state_of(name)
-        schema = self._columns_of(state.schema)
+        state, written = txn.state_of(name), Schema.from_wire(self._wire)
+        schema = self._columns_of(written)
         rows = travelled(state.shelf.objects, messages)
+        made = [one for message in messages for one in message.made]
+        if state.schema.version != written.version:
+            schema = renamed(schema, written, state.schema)
+            rows = (pa.RecordBatch.from_arrays(one.columns, schema=schema) for one in rows)
+            if mode == "upsert":
+                # Whole rows are some columns now, so they are not objects that others can replace.
+                rows, made = chain(read_back(state, made, schema), rows), []
         if self._overwrite:
             txn.truncate(name)
-        made = [one for message in messages for one in message.made]
         if mode == "error":
             if made:
                 join(txn, name, made)

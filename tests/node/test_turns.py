@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -253,3 +254,29 @@ def test_a_turn_ends_with_the_owner_that_gave_it(owner: hc.Database, node: hc.Da
     assert node.role == "owner"
     assert rows(node)[0] == (0, 2)
     assert took_s[0] < TURN_S / 2, "it did not wait for a turn of its own"
+
+
+def test_a_caller_that_waits_for_its_turn_takes_no_thread(owner: hc.Database) -> None:
+    """It is answered when its turn comes, told when its time is up, and forgotten when it goes."""
+    turns, row = committer_of(owner.core).turns, (1, b"key")
+    with ExitStack() as stack:
+        holder, second, third, late = (stack.enter_context(calling(owner)) for _ in range(4))
+        for channel in (holder, second, third, late):
+            greet(channel, secret_of(owner))
+        holder.send(wire.TakeTurns(7, (row,), 30_000))
+        assert isinstance(wire.decode_reply(holder.receive(1 << 16) or b""), wire.Done)
+        threads = threading.active_count()
+        for ticket, channel in ((8, second), (9, third)):
+            channel.send(wire.TakeTurns(ticket, (row,), 30_000))
+            until(lambda n=ticket - 6: len(turns.rows[row]) == n)
+        assert threading.active_count() <= threads
+        late.send(wire.TakeTurns(10, (row,), 1))
+        answer = wire.decode_reply(late.receive(1 << 16) or b"")
+        assert isinstance(answer, wire.Failed)
+        assert "holds the row" in str(answer)
+        second.sock.close()
+        until(lambda: len(turns.rows[row]) == 2)
+        holder.send(wire.EndTurns(7))
+        assert isinstance(wire.decode_reply(holder.receive(1 << 16) or b""), wire.Done)
+        assert isinstance(wire.decode_reply(third.receive(1 << 16) or b""), wire.Done)
+    until(lambda: not turns.rows)

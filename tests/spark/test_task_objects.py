@@ -290,3 +290,29 @@ def test_truncate_wins_over_an_upsert_that_met_rows(db: hc.Database) -> None:
         txn.commit()
     writer_of(db, frame([1]), onConflict="upsert").commit(messages, 0)  # runs once more
     assert db.table("orders").count() == 100
+
+
+@pytest.mark.parametrize("mode", ["upsert", "error", "ignore"])
+def test_a_write_goes_on_when_its_table_is_altered_meanwhile(db: hc.Database, mode: str) -> None:
+    put(db, frame(range(10), "old"), 1)
+    rows = frame(range(10, 100) if mode == "error" else range(5, 100))
+    messages = tasks(writer_of(db, rows, onConflict=mode), rows)
+    started = writer_of(db, rows, onConflict=mode)
+    db.alter_table("orders", add={"level": hc.Column(int, default=7)}, rename={"name": "title"})
+    db.run(lambda txn: txn.update("orders", 5, {"level": 8}))
+    started.commit(messages, 2)
+    found = db.table("orders").to_arrow().sort_by("id").to_pylist()
+    assert [row["id"] for row in found] == list(range(100))
+    first = {"upsert": 5, "error": 10, "ignore": 10}[mode]
+    assert [row["title"] for row in found] == ["old"] * first + ["new"] * (100 - first)
+    assert [row["level"] for row in found] == [7] * 5 + [8] + [7] * 94
+
+
+def test_a_write_of_a_column_that_was_dropped_meanwhile_says_so(db: hc.Database) -> None:
+    rows = frame(range(100))
+    messages = tasks(writer_of(db, rows), rows)
+    started = writer_of(db, rows)
+    db.alter_table("orders", drop=["note"])
+    with pytest.raises(SchemaError, match="'note': was dropped or changed while"):
+        started.commit(messages, 1)
+    assert db.table("orders").count() == 0

@@ -33,8 +33,8 @@ def write_beside(
     """Write the index objects of some new data objects, whatever else is among the entries."""
     for index in indexes:
         kind = kind_of(index.kind)
-        if kind is None:
-            continue
+        if kind is None or len(columns_of(schema, index)) < len(index.columns):
+            continue  # not installed, or of a version of the table that comes only now
         for entry in entries:
             if entry.kind == "data":
                 table = content_of(reader, schema, kind, index, file_of(entry))

@@ -215,6 +215,12 @@ class Dispatch:
     def _take_turns(self, owner: Served, session: Session, request: TakeTurns) -> bool:
         return session.take_turns(owner.core, request)
 
+    def ask_turns(
+        self, session: Session, request: TakeTurns, until: float, call: Callable[[], None]
+    ) -> bool:
+        """Is it the turn of that caller? See `Session.ask_turns`; `settle` comes behind it."""
+        return session.ask_turns(self._running().core, request, until, call)
+
     def _end_turns(self, owner: Served, session: Session, request: EndTurns) -> None:
         session.end_turns(owner.core, request.ticket)
 

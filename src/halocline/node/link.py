@@ -51,6 +51,7 @@ from halocline.node.wire import (
     Reply,
     Request,
     Subscribe,
+    TakeTurns,
     Welcome,
     decode_reply,
 )
@@ -250,7 +251,8 @@ class Link:
     def _receive(self, channel: Channel, request: Request) -> Reply:
         while True:
             try:
-                body = channel.receive(FRAME_BYTES_MAX, self._spin)
+                spin = None if type(request) is TakeTurns else self._spin  # others come first
+                body = channel.receive(FRAME_BYTES_MAX, spin)
                 break
             except BlockingIOError:
                 self._route.check_awake(self, request)

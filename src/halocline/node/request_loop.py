@@ -41,6 +41,7 @@ from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.spin import Spin
 from halocline.node.streams import push
+from halocline.node.turn_waits import LOOK_MS, TurnWaits
 from halocline.node.wire import (
     FRAME_BYTES_MAX,
     BeginDdl,
@@ -50,6 +51,7 @@ from halocline.node.wire import (
     Ping,
     Request,
     Subscribe,
+    TakeTurns,
     done,
     frame,
 )
@@ -158,6 +160,7 @@ class RequestLoop:
         self._poll = select.poll()
         self._spin = Spin(SystemClock(), SPIN_S)
         self._thread: threading.Thread | None = None
+        self._turns = TurnWaits(answers, self._wake)
         self.closing = False
 
     def __len__(self) -> int:
@@ -241,6 +244,10 @@ class RequestLoop:
             with suppress(OSError):  # full: it has been rung already; closed: the loop has ended
                 self._bell.send(b"!")
 
+    def _wake(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._ring()
+
     # In the loop.
 
     def _run(self, ear: socket.socket) -> None:
@@ -248,7 +255,8 @@ class RequestLoop:
         try:
             while not self.closing or self._callers:
                 found = self._look() if again else self._spin.wait(self._look)
-                ready = [number for number, _ in found or (() if again else self._poll.poll())]
+                longest = LOOK_MS if self._turns else None
+                ready = [n for n, _ in found or (() if again else self._poll.poll(longest))]
                 again = self._turn(ear, list(dict.fromkeys(again + ready)) if again else ready)
         finally:
             self._shut()
@@ -270,6 +278,9 @@ class RequestLoop:
         self._refuse(turn)
         if turn.logged:
             self._settle(turn.logged)
+        if self._turns:
+            for caller, reply in self._turns.answers():
+                self._reply(caller, reply)
         return turn.again
 
     def _hear_all(self, ear: socket.socket, ready: list[int], turn: CommitBatch) -> None:
@@ -328,6 +339,7 @@ class RequestLoop:
 
     def _dismiss(self, caller: Connection) -> None:
         """For the thread of the loop only: what is aside comes back first."""
+        self._turns.drop(caller)
         if caller.here:
             caller.here = False
             self._poll.unregister(caller.number)
@@ -349,6 +361,9 @@ class RequestLoop:
                 if nodes is not None:
                     turn.log(caller, session, request, nodes)
                     return
+            elif type(request) is TakeTurns and not request.lasts:
+                self._turns.add(caller, session, request)
+                return
             elif type(request) in _SHORT:
                 self._reply(caller, done(self._answers.answer(session, request)))
                 return

@@ -7,7 +7,7 @@ removes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -75,12 +75,7 @@ class Session:
     def take_turns(self, core: Core, request: TakeTurns) -> bool:
         """Wait for a turn, for a moment: who has hung up meanwhile must be noticed."""
         committer, timeout_s = core.own, request.timeout_ms / 1000
-        with self._lock:
-            number = self._tickets.setdefault(request.ticket, 0) or committer.new_ticket()
-            self._tickets[request.ticket] = number
-            oldest = next(iter(self._tickets)) if len(self._tickets) > OPEN_MAX else None
-        if oldest is not None:
-            self.end_turns(core, oldest)
+        number = self._numbered(core, request.ticket)
         try:
             wait_s = min(timeout_s, TURN_LOOK_S)
             committer.take_turns(number, request.rows, wait_s, lasts=request.lasts)
@@ -92,6 +87,21 @@ class Session:
             if self.ticket(request.ticket) != number:  # it was ended while it waited
                 committer.end_turns(number)
         return True
+
+    def ask_turns(
+        self, core: Core, request: TakeTurns, until: float, call: Callable[[], None]
+    ) -> bool:
+        """Is it its turn? Otherwise `call` is called when that should be asked again."""
+        return core.own.turns.ask(self._numbered(core, request.ticket), request.rows, until, call)
+
+    def _numbered(self, core: Core, ticket: int) -> int:
+        with self._lock:
+            number = self._tickets.setdefault(ticket, 0) or core.own.new_ticket()
+            self._tickets[ticket] = number
+            oldest = next(iter(self._tickets)) if len(self._tickets) > OPEN_MAX else None
+        if oldest is not None:
+            self.end_turns(core, oldest)
+        return number
 
     def ticket(self, ticket: int) -> int:
         """The owner's own number for a ticket; 0 for one that has had no turn."""

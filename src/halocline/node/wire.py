@@ -79,6 +79,8 @@ class ObjectNotes(WireMessage, frozen=True):
     successors: tuple[U63, ...]
     """Ids of data objects that hold successors of updated rows; the others hold new rows."""
     blind: BlindNotes | None = None
+    written: tuple[U63, ...] = ()
+    """Ids of the columns that a job has values for; empty: all of the version of its files."""
 
 
 _Rows = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]

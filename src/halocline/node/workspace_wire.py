@@ -40,6 +40,7 @@ from halocline.rows.state import TableState
 from halocline.schema import types
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
+from halocline.txn.altered import check_files
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.ends import Ends
 from halocline.txn.reads import Reads
@@ -78,7 +79,8 @@ def pack_objects(tables: Mapping[int, TableChanges]) -> tuple[ObjectNotes, ...]:
             ids = tuple(entry.id for entry in parts.successors)
             told = None if blind is None else _pack_blind(changes.schema, blind)
             jobs = tuple(job.job_id for job in parts.started)
-            notes.append(ObjectNotes(table_id, jobs, ids, told))
+            written = tuple(sorted(parts.written))
+            notes.append(ObjectNotes(table_id, jobs, ids, told, written))
     return tuple(notes)
 
 
@@ -261,14 +263,15 @@ def _join(
     kinds: dict[str, list[ObjectEntry]] = {"data": [], "successor": [], "tombstone": []}
     for entry in reshape.created:
         kinds["successor" if entry.id in follow else entry.kind].append(entry)
+    check_files(state, [*kinds["data"], *kinds["successor"]], notes.written)
     files = TaskFiles(**kinds)
     if blind is None:
-        join(changes, files, jobs=jobs)
+        join(changes, files, jobs=jobs, written=notes.written)
         return
     held, absent = (_side_files(state.table_id, wires) for wires in (blind.held, blind.absent))
     files = TaskFiles(**kinds, held=held, absent=absent)
     changed = frozenset(positions_of(state.schema, blind.changed))
-    join(changes, files, jobs=jobs, blind=blind.mode, changed=changed)
+    join(changes, files, jobs=jobs, blind=blind.mode, changed=changed, written=notes.written)
 
 
 def _side_files(table_id: int, wires: tuple[Any, ...]) -> list[ObjectEntry]:

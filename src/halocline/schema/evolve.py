@@ -18,7 +18,7 @@ Not here: when a version was in force (catalog/entries.py), files (objects/read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypedDict
 
@@ -110,6 +110,19 @@ def follows(old: Schema, new: Schema) -> bool:
     key = [old.columns[at].id for at in old.key_positions]
     same = key == [new.columns[at].id for at in new.key_positions]
     return same and new.version == old.version + 1 and new.last_id >= old.last_id
+
+
+def in_the_way(old: Schema, new: Schema, written: Container[int]) -> str:
+    """A column of rows that were written in the old version, by the name that it has there, which
+    keeps them from being rows of the new one; empty when there is none."""
+    after = {column.id: column for column in new.columns}
+    for was in old.columns:
+        now = after.get(was.id)
+        if was.id in written and (now is None or now.type != was.type or now.domain != was.domain):
+            return was.name
+        if now is not None and was.nullable and not now.nullable:
+            return was.name
+    return ""
 
 
 def told(old: Schema, new: Schema) -> str:

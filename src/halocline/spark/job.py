@@ -253,7 +253,10 @@ def join(changes: TableChanges, spec: Spec, lines: Sequence[Any]) -> LoadReport:
     changed = frozenset[int]()
     if spec.blind == "upsert":
         changed = frozenset(map(schema.position, spec.columns)) - schema.key_set
-    task_objects.join(changes, TaskFiles(**files), blind=spec.blind, changed=changed)
+    written = schema.ids_of(map(schema.position, spec.columns))
+    task_objects.join(
+        changes, TaskFiles(**files), blind=spec.blind, changed=changed, written=written
+    )
     data, successors, ends = (files.get(kind, []) for kind in ("data", "successor", "tombstone"))
     joined = [*data, *successors, *ends]
     ended = sum(entry.stats.rows for entry in ends)

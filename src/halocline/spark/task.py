@@ -167,7 +167,7 @@ class Partition:
             if spec.blind:
                 yield from self._side("held", rows)
         elif spec.blind:
-            yield from self._rows("held", rows)
+            yield from self._rows("held", self._filled(rows, None, known[:0]))
 
     def _others(self, table: pa.Table, fresh: Int64Array) -> Iterator[pa.RecordBatch]:
         """Rows whose key the table has not."""

@@ -100,8 +100,6 @@ class Blind:
         self.parts = parts
         self.changed = changed
         """Positions of the columns that an upsert writes."""
-        schema = parts.state.schema
-        self.whole = len(changed) + len(schema.key_set) == len(schema.columns)
         kinds = ((parts.inserts, INSERTED), (parts.successors, REPLACED), (absent, ABSENT))
         pairs = [(entry, kind) for entries, kind in (*kinds, (held, HELD)) for entry in entries]
         self.files: list[tuple[ObjectEntry, int]] = pairs
@@ -118,6 +116,16 @@ class Blind:
 
     def __bool__(self) -> bool:
         return bool(self.files)
+
+    def carry_over(self, changed: frozenset[int]) -> None:
+        """The table has another shape now: every key is decided again, in that."""
+        self.changed, self.fixes, self._origins = changed, {}, None
+
+    @property
+    def whole(self) -> bool:
+        """Do its rows have all columns?"""
+        schema = self._schema
+        return len(self.changed) + len(schema.key_set) == len(schema.columns)
 
     @property
     def met_rows(self) -> bool:
@@ -226,11 +234,12 @@ class Blind:
                 fix.row = self._rebased(own[slot], base)
 
     def _rebased(self, own: Row, base: Row | None) -> Row:
-        kept = self.changed | self.parts.state.schema.key_set
-        return tuple(
-            value if at in kept else (None if base is None else base[at])
-            for at, value in enumerate(own)
-        )
+        schema, defaults = self._schema, self._schema.defaults
+        kept = self.changed | schema.key_set
+        if base is None:
+            given = [defaults.get(column.name) for column in schema.columns]
+            base = tuple(None if default is None else default.one() for default in given)
+        return tuple(value if at in kept else base[at] for at, value in enumerate(own))
 
     def _own_rows(self, slots: Sequence[int]) -> dict[int, Row]:
         """Rows of our files, those of one file at once."""

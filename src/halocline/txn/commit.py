@@ -49,6 +49,7 @@ from halocline.rows.state import TableState
 from halocline.rows.system import EpochNode, JobNode
 from halocline.rows.tidy import tidy
 from halocline.rows.tokens import Token
+from halocline.txn.altered import carry_over, conflict, is_behind, may_carry
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.indexing import index_objects
@@ -100,13 +101,15 @@ class Committer:
         txn_id = next(self.ids)
         rounds = 0
         while True:
+            if carry_over(tables.values()):
+                checks = checks_of(self.engine, tables, txn.reads, txn.snapshot)
             for check in checks:
                 check.outside(self.lock)
             prepared = self._prepare(txn_id, txn, tables)
             with self.lock:
                 known = self._known(txn)
                 ready = bool(known) or self._check(txn, tables, checks)
-                if not ready and rounds >= ROUNDS_MAX:
+                if not ready and rounds >= ROUNDS_MAX and not any(map(is_behind, tables.values())):
                     again = [check.all_inside() for check in checks]
                     if any(again):
                         prepared = self._prepare(txn_id, txn, tables)
@@ -228,6 +231,8 @@ class Committer:
             return True
         if self.engine.catalog.last_ddl_ts > txn.snapshot:
             self._check_schema(txn, tables)
+            if any(map(is_behind, tables.values())):
+                return False
         return all(check.inside() for check in checks)
 
     def _check_jobs(self, tables: dict[int, TableChanges]) -> None:
@@ -243,12 +248,8 @@ class Committer:
             entry = self.engine.catalog.table_by_id(changes.entry.id)
             if changes.entry.id in txn.created:
                 continue
-            if entry is not None and entry.schema.version != changes.schema.version:
-                raise ConflictError(
-                    "the table was altered by another transaction",
-                    table=changes.entry.name,
-                    winner_ts=entry.versions()[-1].commit_ts,
-                )
+            if is_behind(changes) and not may_carry(changes):
+                raise conflict(changes.home)
             if entry is None or entry.dropped_at != NEVER:
                 dropped_at = self.engine.catalog.last_ddl_ts if entry is None else entry.dropped_at
                 if txn.snapshot < dropped_at:

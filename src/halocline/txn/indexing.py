@@ -95,8 +95,8 @@ def index_objects(changes: TableChanges) -> None:
         return
     done = {one.target for one in parts.indexes}
     fresh = [entry for entry in parts.data if entry.id not in done]
-    reader = changes.home.shelf.reader
+    reader, schema = changes.home.shelf.reader, changes.home.newest.schema
     try:
-        parts.indexes += write_beside(reader, changes.schema, parts.writer, indexes, fresh)
+        parts.indexes += write_beside(reader, schema, parts.writer, indexes, fresh)
     except OSError as error:
         raise UnavailableError(f"an index object cannot be written: {error}") from error

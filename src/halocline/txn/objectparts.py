@@ -95,7 +95,7 @@ class WrittenFiles(NamedTuple):
 class ObjectParts:
     """Data and tombstone objects of one transaction in one table."""
 
-    __slots__ = ("files", "handed_in", "indexes", "job", "state", "writer")
+    __slots__ = ("files", "handed_in", "indexes", "job", "state", "writer", "written")
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -108,6 +108,8 @@ class ObjectParts:
         self.files = WrittenFiles()
         self.indexes: list[ObjectEntry] = []
         """Index objects of data objects of ours, written before the commit."""
+        self.written: set[int] = set()
+        """Ids of the columns that a job has values for; empty: all of its version."""
 
     def __bool__(self) -> bool:
         return bool(self.inserts or self.endings)

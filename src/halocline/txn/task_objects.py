@@ -84,14 +84,17 @@ def join(
     jobs: Sequence[JobNode] = (),
     blind: Mode | None = None,
     changed: frozenset[int] = frozenset(),
+    written: Iterable[int] = (),
 ) -> None:
     """Make files that others have written part of a transaction.
 
     `jobs` are theirs; those without a lease end with the transaction. `blind` is the policy, None
-    when the first to commit wins; `changed` are the positions of the columns that an upsert writes.
+    when the first to commit wins; `changed` are the positions of the columns that an upsert writes,
+    `written` the ids of those that the job has values for, if not all of them.
     """
     parts = _parts(changes)
     parts.handed_in += jobs
+    parts.written |= set(written)
     endings = [read_ending(changes.home, entry) for entry in files.tombstone]
     if blind is None:
         # A conflict may be looked for under the lock, where no file should be read.

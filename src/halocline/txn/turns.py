@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from math import inf
 from threading import Lock
@@ -67,7 +67,7 @@ def check_timeout(timeout: object, *, wanted: bool) -> float:
 class Claim:
     """One transaction, or run of transactions, in the queues it stands in."""
 
-    __slots__ = ("bell", "is_doomed", "rows", "ticket", "until", "waits_for")
+    __slots__ = ("bell", "call", "is_doomed", "rows", "ticket", "until", "waits_for")
 
     def __init__(self, ticket: int) -> None:
         self.ticket = ticket
@@ -79,10 +79,14 @@ class Claim:
         """Must it give up, because it waits in a circle?"""
         self.bell = Lock()
         self.bell.acquire()
+        self.call: Callable[[], None] | None = None
+        """What to call, if nobody waits at the bell."""
 
     def ring(self) -> None:
         """Wake the thread that waits. Caller holds the lock of the turns."""
-        if self.bell.locked():
+        if self.call is not None:
+            self.call()
+        elif self.bell.locked():
             self.bell.release()
 
 
@@ -192,6 +196,22 @@ class Turns:
             with self._lock:
                 claim.waits_for = None
                 self._leave(claim, [row for row in claim.rows if row not in held])
+            raise
+
+    def ask(
+        self, ticket: int, rows: Iterable[RowName], until: float, call: Callable[[], None]
+    ) -> bool:
+        """`take` for one that cannot wait: False, and `call` is called when to ask again.
+
+        All its rows are asked for in one call; a ConflictError takes the ticket out of all queues.
+        """
+        with self._lock:
+            claim = self._claims.setdefault(ticket, Claim(ticket))
+            claim.call = call
+        try:
+            return all(self._is_ours(claim, row, until) for row in sorted(set(rows)))
+        except BaseException:
+            self.end(ticket)
             raise
 
     def end(self, ticket: int) -> None:

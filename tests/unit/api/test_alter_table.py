@@ -94,7 +94,7 @@ def test_a_name_that_was_dropped_is_another_column_when_it_comes_back(db: hc.Dat
     assert found.column("day").to_pylist() == [None, None]
 
 
-@pytest.mark.parametrize("kind", ["one", "rows", "bulk", "update", "delete", "truncate"])
+@pytest.mark.parametrize("kind", ["one", "rows", "update", "delete", "truncate"])
 def test_an_open_transaction_that_has_written_the_table_conflicts(
     db: hc.Database, kind: str
 ) -> None:
@@ -111,8 +111,6 @@ def write(txn: hc.Transaction, kind: str) -> None:
         txn.insert("t", row(3))
     elif kind == "rows":
         txn.insert("t", [row(3), row(4)])
-    elif kind == "bulk":
-        txn.insert("t", [row(3 + n, day=None) for n in range(30)])
     elif kind == "update":
         txn.update("t", 1, {"n": 7})
     elif kind == "delete":
