@@ -61,10 +61,10 @@ def test_i09_indexes_come_and_go_and_ids_are_never_used_again(db: hc.Database) -
         db.drop_index("By_Customer")
         assert names(db) == []
     db.create_table("other", {"id": int}, primary_key="id")
-    entry = db.core.catalog.table("other", db.visible_ts)
-    assert entry is not None
+    other = db.core.catalog.table("other", db.visible_ts)
+    assert other is not None
     assert len(seen) == 3
-    assert entry.id not in seen
+    assert other.id not in seen
 
 
 def test_what_is_not_built_yet_is_building_and_answers_all_the_same(db: hc.Database) -> None:

@@ -186,9 +186,11 @@ class Twins:
                 txn.sql(f"select count(*), min(id), max(id) from {t} where {where}", params)
                 for t in PAIRS
             ]
-            return f"count {where} {params}", *(shown(table) for table in found)
+            plain, indexed = map(shown, found)
+            return f"count {where} {params}", plain, indexed
         found = [txn.scan(t, where=where, params=params, order="id") for t in PAIRS]
-        return f"{where} {params}", *(shown(table) for table in found)
+        plain, indexed = map(shown, found)
+        return f"{where} {params}", plain, indexed
 
     def look_up(self, txn: Transaction, index: str) -> tuple[str, Any, Any]:
         columns = INDEXES[index][: self.chance.randrange(1, len(INDEXES[index]) + 1)]
