@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from halocline.index.condition import OPEN, Condition, ValueSpan
 from halocline.index.keys import (
@@ -23,6 +22,7 @@ from halocline.index.keys import (
     is_exact,
     is_ordered,
     key_bytes,
+    key_order,
     low_part,
     part_of,
     prefix_part,
@@ -51,7 +51,7 @@ class Sorted:
     def build(self, columns: Sequence[Any]) -> pa.Table:
         """The content of an index object, of the columns of its data object in file order."""
         keys = key_bytes(columns)
-        order = pc.sort_indices(keys)  # stable: positions ascend within a key
+        order = key_order(columns, keys)
         positions = pa.array(order.to_numpy().astype(np.int32))
         return pa.table({INDEX_KEY: keys.take(order), POSITION: positions})
 

@@ -14,9 +14,10 @@ writes new files, and until those have index objects of their own they are scann
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +33,11 @@ from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:
     from halocline.objects.read import Numbers
+
+
+THREADS: Final = 2
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -71,19 +77,29 @@ def read_indexed(
     schema, newest = state.schema, state.newest
     asked = ask(schema, newest.entry.indexes, conditions)
     shown = shown_schema(schema, rowids=rowids)
-    tables, answered = [shown.empty_table()], set[int]()
+    named: list[tuple[ObjectEntry, Numbers]] = []
+    answered = set[int]()
     for entry in plan.objects if asked else ():
         found = answer(state.shelf, newest.shape.tier, entry, asked, plan.ts)
-        if found is None:
-            continue
-        answered.add(entry.id)
-        _note(state, how, entry, found)
-        if len(found.positions):
-            table = rows_at(state, schema, plan, entry, found.positions)
-            tables.append(table.select(shown.names).cast(shown))
+        if found is not None:
+            answered.add(entry.id)
+            _note(state, how, entry, found)
+            named += [(entry, found.positions)] if len(found.positions) else []
     if not answered:
-        return plan, tables[0]
-    return without(plan, answered), pa.concat_tables(tables)
+        return plan, shown.empty_table()
+
+    def read(one: tuple[ObjectEntry, Numbers]) -> pa.Table:
+        return rows_at(state, schema, plan, *one).select(shown.names).cast(shown)
+
+    return without(plan, answered), pa.concat_tables([shown.empty_table(), *in_turns(read, named)])
+
+
+def in_turns(read: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    """Read parts of several objects, two at a time: decoding them leaves the interpreter free."""
+    if len(parts) < 2:
+        return [read(part) for part in parts]
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="halocline-index") as pool:
+        return list(pool.map(read, parts))
 
 
 def rows_at(

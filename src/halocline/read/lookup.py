@@ -32,7 +32,7 @@ from halocline.index.content import IndexContent
 from halocline.index.keys import after, key_bytes, part_of
 from halocline.objects.columns import ROWID
 from halocline.objects.read import Numbers
-from halocline.read.indexed import rows_at
+from halocline.read.indexed import in_turns, rows_at
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import alive_mask, shown_schema, take_plan
 from halocline.read.view import View, check_limit
@@ -136,8 +136,12 @@ class _Lookup:
         plan = take_plan(self.state, self.view.ts, without=self.without, own=mine)
         fields = pa.schema([shown_schema(schema, rowids=True).field(n) for n in [*names, ROWID]])
         tables = [fields.empty_table()]
-        for entry in plan.objects:
-            tables += self._of_object(plan, entry, bounds, names)
+
+        def read(entry: ObjectEntry) -> list[pa.Table]:
+            return list(self._of_object(plan, entry, bounds, names))
+
+        for found in in_turns(read, plan.objects):
+            tables += found
         for page, count in plan.pages:
             tables += self._of_page(plan, page, count, bounds, names)
         for table, ids in [] if own is None else own.tables():
