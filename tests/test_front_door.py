@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 ERRORS = {
     "AlreadyExistsError",
+    "CheckError",
     "ConflictError",
     "CorruptionError",
     "DuplicateKeyError",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from halocline.errors import (
     AlreadyExistsError,
+    CheckError,
     ConflictError,
     CorruptionError,
     DuplicateKeyError,
@@ -31,6 +32,7 @@ from halocline.version import __version__
 
 __all__ = [
     "AlreadyExistsError",
+    "CheckError",
     "Column",
     "ConflictError",
     "CorruptionError",

@@ -7,6 +7,7 @@
       NotFoundError          the table or row is not there
       UsageError             the call is wrong: fix the program
         SchemaError          the data does not fit the table: fix the data
+          CheckError         a row breaks a check of the table
       SnapshotExpiredError   that point in time is gone: read a newer one
       UnavailableError       try later; `outcome` says whether the commit may have happened
       CorruptionError        stop and restore: bytes on disk are not what was written
@@ -16,7 +17,8 @@ Facts are fields and the message is built here, so that programs never parse tex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 Outcome = Literal["not_committed", "unknown"]
@@ -96,6 +98,37 @@ class SchemaError(UsageError):
         places += [f"row {row}"] if row is not None else []
         prefix = ", ".join(places)
         super().__init__(f"{prefix}: {reason}" if prefix else reason)
+
+
+class CheckError(SchemaError):
+    """A row breaks a check of its table. `values` are those of the columns that the check reads."""
+
+    def __init__(
+        self,
+        table: str,
+        check: str,
+        expression: str,
+        *,
+        key: Any = None,
+        values: Mapping[str, Any] | None = None,
+        row: int | None = None,
+        total: int = 1,
+    ) -> None:
+        self.table = table
+        self.check = check
+        self.expression = expression
+        self.key = key
+        self.values = dict(values or {})
+        self.total = total
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        who = "a row" if key is None else f"the row with key {key!r}"
+        more = f", and {total - 1} more rows" if total > 1 else ""
+        reason = f"check {check!r} ({expression}) of table {table!r} is broken by {who}: {shown}"
+        super().__init__(reason + more, row=row)
+        self.read_keys = () if key is None else (key,)
+
+    broken: Mapping[Any, str] = MappingProxyType({})
+    """Every row that breaks a check, as far as they were looked for: key -> reason."""
 
 
 class SnapshotExpiredError(HaloclineError):

@@ -84,6 +84,8 @@ class Options:
     """With durability="async": unsynced bytes that make a writer sync at once."""
     sequence_block: int = 1 << 20
     """Timestamps and RowIDs are promised to an epoch in blocks of this many."""
+    identity_block: int = 1024
+    """Keys of an identity column that a process has for itself at a time, once it draws many."""
     token_retention: str = "7d"
     """How long a plain idempotency token is remembered."""
     key_bytes_max: int = 1024

@@ -83,11 +83,14 @@ class _Writer:
         self._wire = table.to_wire()
         own = [name for name in schema.names if name not in FEED]
         self._given = tuple([table.names[table.position(name)] for name in own])
+        self._draws = _lacks_key(schema, table)
         self._reserved: Reserved | None = None
 
     @property
     def _makes_objects(self) -> bool:
         """May tasks make objects of whole rows, without asking what the table has?"""
+        if self._draws:  # keys are drawn by the commit, once
+            return False
         whole = len(self._given) == len(Schema.from_wire(self._wire).names)
         upsert = self._settings.on_conflict == "upsert" and whole and not self._overwrite
         return upsert or self._settings.on_conflict == "error"
@@ -203,11 +206,13 @@ class _Writer:
 
     @property
     def _columns(self) -> Literal["all", "given"]:
-        return "given" if self._settings.on_conflict == "upsert" else "all"
+        upsert = self._settings.on_conflict == "upsert" and not self._draws
+        return "given" if upsert else "all"
 
     def _columns_of(self, table: Schema) -> pa.Schema:
         """The columns of rows that travel: all of the table's, or those that are updated."""
-        names = self._given if self._columns == "given" else table.names
+        names = set(self._given if self._columns == "given" else table.names)
+        names -= set(table.primary_key if self._draws else ())
         fields = [table.arrow.field(name) for name in table.names if name in names]
         return pa.schema([*fields, *(FEED.values() if self._is_feed else ())])
 
@@ -223,6 +228,8 @@ class _Writer:
         except SchemaError as error:
             row = None if error.row is None else error.row + done
             raise SchemaError(error.reason, column=error.column, row=row) from None
+        if self._draws:
+            rows = rows.drop_columns(list(table.primary_key))
         for name, field in FEED.items() if self._is_feed else ():
             rows = rows.append_column(field, chunk.column(name))
         return rows
@@ -290,7 +297,16 @@ def check_input(given: StructType, table: Schema, settings: Settings) -> None:
     names = proper_names(own, table)
     if settings.on_conflict != "error" and not table.primary_key:
         raise UsageError(f"onConflict={settings.on_conflict} needs a table with a primary key")
-    check_types(own, names, table, whole=settings.on_conflict != "upsert")
+    if is_feed and _lacks_key(own, table):
+        raise SchemaError("a key column is missing", column=table.primary_key[0])
+    whole = settings.on_conflict != "upsert" or _lacks_key(own, table)
+    check_types(own, names, table, whole=whole)
+
+
+def _lacks_key(given: StructType, table: Schema) -> bool:
+    """Are keys to be drawn for the rows of an input?"""
+    names = [name.lower() for name in given.names]
+    return table.identity is not None and table.primary_key[0].lower() not in names
 
 
 def _query() -> str:

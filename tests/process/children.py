@@ -102,6 +102,42 @@ def move_money_together(output: int, path: str, first: int) -> None:
                 os.write(output, b"lost %d\n" % number)
 
 
+def draw_keys(output: int, path: str, threads: int) -> None:
+    """One of several processes that draw keys until they are killed, whoever is the owner.
+
+    Says `drew thread key` before the commit, and `ack thread key` when it is over.
+    """
+    while True:
+        try:
+            db = halocline.open(path, options=SMALL)
+            break
+        except UnavailableError:
+            continue
+
+    def draw(thread: int) -> None:
+        for step in itertools.count():
+            rows: Any = {"by": thread} if step % 3 else [{"by": thread}] * 5
+            txn = db.begin()
+            try:
+                stored = txn.insert("keys", rows, returning=["id"])
+                drawn = [stored["id"]] if step % 3 else stored["id"].to_pylist()
+                told = b"".join(b" %d" % key for key in drawn)
+                os.write(output, b"drew %d%s\n" % (thread, told))
+                if step % 7 == 6:
+                    txn.rollback()
+                    continue
+                txn.commit()
+                os.write(output, b"ack %d%s\n" % (thread, told))
+            except (ConflictError, UnavailableError):
+                txn.rollback()
+
+    drawing = [threading.Thread(target=draw, args=(thread,)) for thread in range(threads)]
+    for thread in drawing:
+        thread.start()
+    for thread in drawing:
+        thread.join()
+
+
 def insert_together(output: int, path: str, first: int) -> None:
     """The same with single rows: keys of its own, and some that all of them try to take."""
     while True:
@@ -508,6 +544,47 @@ def try_open_as(output: int, path: str, user: int, **arguments: Any) -> None:
     except BaseException as error:
         typed = isinstance(error, HaloclineError)
         _say(output, {"error": type(error).__name__, "typed": typed, "text": str(error)})
+
+
+def work_as(
+    output: int, path: str, user: int, groups: list[int], number: int, hold: bool = False
+) -> None:
+    """Write a row as another user, and everything that puts files beside it; then close, or wait.
+
+    What a member of the group would load from files of root's is loaded before.
+    """
+    _work_on(f"{path}-{number}", number)
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+    os.umask(0o077)
+    try:
+        db = _work_on(path, number, keep=True)
+        count = db.table("t").count()
+        _say(output, {"role": db.role, "rows": count, "problems": list(map(str, db.check()))})
+    except BaseException as error:
+        typed = isinstance(error, HaloclineError)
+        _say(output, {"error": type(error).__name__, "typed": typed, "text": str(error)})
+        return
+    if hold:
+        signal.pause()
+    db.close()
+
+
+def _work_on(path: str, number: int, *, keep: bool = False) -> halocline.Database:
+    db = halocline.open(path)
+    db.create_table("t", {"id": int}, primary_key="id", if_not_exists=True)
+    with db.begin() as txn:
+        txn.insert("t", {"id": number})
+    db.flush()
+    db.checkpoint()
+    db.gc()
+    db.sql("select count(*) as n from t")
+    db.table("t").count()
+    db.check()
+    if not keep:
+        db.close()
+    return db
 
 
 def here() -> str:

@@ -251,6 +251,7 @@ class Player:
                 {name: _TYPES.get(kind, kind) for name, kind in args["columns"].items()},
                 args["key"],
                 if_not_exists=args["if_not_exists"],
+                checks=args["checks"],
             )
 
     def _drop(self, step: Step) -> None:

@@ -13,6 +13,7 @@
 | commit [as NAME]                                      | NAME of a commit, or nothing          |
 | rollback                                              |                                       |
 | create T (id int, a str) [key id] [if_not_exists]     |                                       |
+|        [check "a > 0"]...                             | checks named c0, c1, ...              |
 | drop T [if_exists]                                    |                                       |
 | tables                                                | names                                 |
 | insert T ROW... [as NAME], upsert T ROW... [as NAME]  | how many                              |
@@ -238,6 +239,10 @@ class _Reader:
             args["key"] = [self._plain(name) for name in names]
         args["columns"] = columns
         args["if_not_exists"] = self._skip("if_not_exists")
+        args["checks"] = {}
+        while self._skip("check"):
+            text = self._take("sql", what='an expression in "double quotes"').text
+            args["checks"][f"c{len(args['checks'])}"] = text
         return args
 
     def _drop(self) -> dict[str, Any]:

@@ -67,6 +67,11 @@ def test_begin_create_range_and_sql_take_their_options() -> None:
         "columns": {"id": "int", "p": "decimal(12,2)"},
         "key": ["id", "p"],
         "if_not_exists": True,
+        "checks": {},
+    }
+    assert one('a> create t (id int) key id check "id > 0" check "id < 9"').args["checks"] == {
+        "c0": "id > 0",
+        "c1": "id < 9",
     }
     assert one("a> range t 2..").args == {"table": "t", "low": 2, "high": None, "reverse": False}
     assert one('a> sql "select 1; -- # = !" 5 x').args == {

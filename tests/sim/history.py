@@ -340,13 +340,18 @@ class Life:
             self.rowids[table_id] = max(self.rowids.get(table_id, 0), state.next_rowid)
 
 
-def open_on(files: Files, durability: str = "sync", clock: ManualClock | None = None) -> Any:
+def open_on(
+    files: Files,
+    durability: str = "sync",
+    clock: ManualClock | None = None,
+    options: Options = TINY,
+) -> Any:
     return Database(
         files,
         "simulated",
         durability=durability,  # type: ignore[arg-type]
         retention="30s",
-        options=TINY,
+        options=options,
         clock=clock or ManualClock(seed=8, wall_us=1_800_000_000_000_000),
     )
 

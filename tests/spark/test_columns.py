@@ -81,3 +81,70 @@ def test_the_data_source_gives_defaults(spark: Any, db: hc.Database) -> None:
     target = rows.write.format("halocline").option("path", str(db.path)).option("table", "orders")
     target.mode("append").save()
     check_filled(db, range(100, 400))
+
+
+# Identity.
+
+
+@pytest.fixture
+def keyed(db: hc.Database) -> hc.Database:
+    """A table with an identity column beside the others."""
+    db.create_table("t", {"n": int, "id": hc.Column(int, identity=True)}, primary_key="id")
+    return db
+
+
+def numbers(spark: Any, count: int) -> Any:
+    return spark.range(count).selectExpr("id n")
+
+
+def draw(db: hc.Database) -> int:
+    with db.begin() as txn:
+        key: int = txn.insert("t", {}, returning=True)["id"]
+    return key
+
+
+@pytest.mark.parametrize("on_conflict", ["error", "ignore", "upsert"])
+def test_a_load_without_keys_draws_them(spark: Any, keyed: hc.Database, on_conflict: Any) -> None:
+    before = draw(keyed)
+    for _ in range(2):
+        report = hs.load(numbers(spark, 700), keyed, "t", on_conflict=on_conflict)
+        assert report.inserted == 700
+        after = draw(keyed)
+        ids = keyed.sql(f"select id from t where id > {before} and id < {after}")["id"].to_pylist()
+        assert len(set(ids)) == len(ids) == 700
+        before = after
+    found = keyed.sql("select n, count(*) c from t where n is not null group by n order by n")
+    assert found.to_pylist() == [{"n": n, "c": 2} for n in range(700)]
+
+
+def test_an_empty_load_draws_nothing_that_shows(spark: Any, keyed: hc.Database) -> None:
+    assert hs.load(numbers(spark, 0), keyed, "t").inserted == 0
+    assert keyed.table("t").count() == 0
+
+
+def test_keys_that_spark_gives_move_the_sequence_up(spark: Any, keyed: hc.Database) -> None:
+    hs.load(spark.range(500, 900).selectExpr("id", "id n"), keyed, "t")
+    assert draw(keyed) == 900
+    spark.range(2000, 2500).selectExpr("id", "id n").write.format("halocline").options(
+        path=keyed.path, table="t"
+    ).mode("append").save()
+    assert draw(keyed) == 2500
+
+
+@pytest.mark.parametrize("on_conflict", ["error", "ignore", "upsert"])
+def test_the_data_source_draws_keys(spark: Any, keyed: hc.Database, on_conflict: str) -> None:
+    before = draw(keyed)
+    numbers(spark, 300).write.format("halocline").options(
+        path=keyed.path, table="t", onConflict=on_conflict
+    ).mode("append").save()
+    after = draw(keyed)
+    found = keyed.sql("select id, n from t where n is not null order by n")
+    assert found["n"].to_pylist() == list(range(300))
+    assert len({before, after, *found["id"].to_pylist()}) == 302  # a process of its own draws
+
+
+def test_jobs_that_match_by_key_want_it(spark: Any, keyed: hc.Database) -> None:
+    for job in (hs.update, hs.merge, hs.delete):
+        with pytest.raises(SchemaError, match="'id'"):
+            job(numbers(spark, 3), keyed, "t")
+    assert keyed.table("t").count() == 0

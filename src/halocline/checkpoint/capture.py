@@ -126,6 +126,7 @@ def capture(committer: Committer) -> Moment:
             next_table_id=history.next_table_id,
             last_ddl_ts=history.last_ddl_ts,
             catalog_floor=history.floor,
+            sequences=[(id, one.ceiling, one.top) for id, one in engine.sequences.items()],
             tables=[_table(state) for state in engine.tables.values()],
             **{name: getattr(engine, name) for name in NUMBERS},
         )

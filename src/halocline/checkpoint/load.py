@@ -199,6 +199,9 @@ def _take_over(engine: EngineState, root: Root, path: str) -> None:
     engine.checkpoints = tuple(root.checkpoints)
     for snapshot in root.snapshots:
         engine.keep_snapshot(snapshot)
+    for table_id, ceiling, top in root.sequences:
+        sequence = engine.sequence_of(table_id)
+        sequence.ceiling, sequence.top = ceiling, top
     engine.tokens.restore(root.tokens, root.versions)
     engine.serials.restore(root.serials)
     engine.times.stamps, engine.times.walls = unpack_times(root.times, path)

@@ -116,6 +116,8 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """Application, newest version, commit_ts."""
     serials: list[tuple[int, int, int]] = []
     """Sequence, number of its newest commit, commit_ts; those of late last."""
+    sequences: list[tuple[int, int, int]] = []
+    """Table, ceiling and highest key of its identity column."""
     times: list[Piece] = []
     tables: list[TableWire]
     retention_us: int

@@ -57,6 +57,7 @@ _SYSTEM: Final[Mapping[int, tuple[str, Any]]] = {
     record.FLOOR: ("FLOOR", system.FloorNode),
     record.JOB: ("JOB", system.JobNode),
     record.SNAPSHOT: ("SNAPSHOT", system.SnapshotNode),
+    record.SEQUENCE: ("SEQUENCE", system.SequenceNode),
     record.ROOT: ("ROOT", system.CheckpointNode),
 }
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -218,11 +218,14 @@ class Database:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        checks: Mapping[str, str] | None = None,
     ) -> Table:
         """Create a table in a transaction of its own.
 
         schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
         frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
+        checks: name -> SQL expression over a row, such as "amount > 0"; a row that makes one false
+        is a CheckError, on every way in.
         """
         if type(schema).__module__.startswith("pyspark."):
             from halocline.spark.types import definition
@@ -230,7 +233,7 @@ class Database:
             schema = definition(schema)
         how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
         with self.begin() as txn:
-            txn.create_table(name, schema, primary_key, **how)
+            txn.create_table(name, schema, primary_key, checks=checks, **how)
         return Table(self, name)
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:

@@ -25,7 +25,7 @@ from halocline.read.scan import count_known, scan_pages, take_plan
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.schema.batches import from_arrow
-from halocline.schema.schema import TableColumn
+from halocline.schema.schema import Schema, TableColumn
 from halocline.show import cell_text, html_table, text_table
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _table(db: Database, name: str, width: int) -> Picture:
     left = schema.names[fits:]
     words = [f"and {len(left)} more columns: {', '.join(left)}"] if left else []
     words += [f"{c.name}: {column_words(c)}" for c in schema.columns if column_words(c)]
+    words += check_words(schema)
     notes = "; ".join([*words, schema.comment] if schema.comment else words)
     key = f"key ({', '.join(schema.primary_key)})" if schema.primary_key else "no key"
     title = f"Table {name!r} of {db.path}: {count} rows, {key}"
@@ -125,8 +126,18 @@ def _table(db: Database, name: str, width: int) -> Picture:
 
 def column_words(column: TableColumn) -> str:
     """What a column has besides its name and type."""
-    words = [] if column.default is None else [f"default {column.default}"]
+    words = ["identity"] if column.identity else []
+    words += [] if column.default is None else [f"default {column.default}"]
     return ", ".join([*words, column.comment] if column.comment else words)
+
+
+def check_words(schema: Schema) -> list[str]:
+    """The checks of a table, each with its name."""
+    return [
+        f"check {check.name}: {schema.check_text(check)}{'' if check.valid else ' (not yet valid)'}"
+        for check in schema.checks
+        if check.name
+    ]
 
 
 def schema_lines(db: Database) -> list[str]:
@@ -146,6 +157,7 @@ def schema_lines(db: Database) -> list[str]:
                 for at, column in enumerate(schema.columns)
             ]
             lines += [f"  {line}" for line in text_table(cells, left=4)]
+            lines += [f"  {line}" for line in check_words(schema)]
     return lines
 
 

@@ -31,17 +31,19 @@ def open(
     memory: str | int = "1GB",
     objects: str | None = None,
     options: Options | None = None,
+    group: str | None = None,
 ) -> Database:
     """Open the database in a directory, creating it if it does not exist.
 
     durability: "sync" acknowledges a commit when it is on disk; "async" when the operating system
     has it, and syncs every 50 ms. retention: how long old snapshots stay readable, from now on and
-    whoever opens the database next; a day until somebody has named it.
+    whoever opens the database next; a day until somebody has named it. group: the name of a group
+    of users of this machine who may read and write it too, from now on.
     """
     if objects is not None:
         raise UsageError("objects= is not available in this version: leave it out")
     with readable(str(path)):
-        files = local_files(path, read_only=read_only)
+        files = local_files(path, read_only=read_only, group=group)
     return Database(
         files,
         files.root,

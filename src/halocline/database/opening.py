@@ -13,7 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -50,6 +50,7 @@ from halocline.store import (
     Objects,
 )
 from halocline.store.files import HOLDER_BYTES_MAX
+from halocline.store.sharing import group_id, share
 from halocline.txn import Committer
 
 _logger = logging.getLogger("halocline")
@@ -61,8 +62,13 @@ LOG_BYTES_SMALL = 16 * 1024
 KNOWN = frozenset({"LOCK", "endpoint", "published", "log", "pins", "spill", "objects", "tls"})
 
 
-def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
-    """The database directory, made if it may be; UsageError when it is something else."""
+def local_files(
+    path: str | os.PathLike[str], *, read_only: bool, group: str | None = None
+) -> LocalFiles:
+    """The database directory, made if it may be; UsageError when it is something else.
+
+    With `group` it is shared with these users from now on.
+    """
     root = _root(path)
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root} is a file, not a database directory")
@@ -74,7 +80,15 @@ def local_files(path: str | os.PathLike[str], *, read_only: bool) -> LocalFiles:
         raise UsageError(f"{root} is not a Halocline database: it holds other files")
     if read_only and not is_ours:
         raise NotFoundError("database", str(root))
-    return LocalFiles(root)
+    if group is None:
+        return LocalFiles(root, shared=None if is_ours else False)
+    if read_only:
+        raise UsageError("group= is for those who write: leave out read_only=True")
+    number = group_id(group)
+    with closing(LocalFiles(root)) as files:
+        in_use = is_ours and files.is_locked("LOCK")
+    share(root.resolve(), number, in_use=in_use)
+    return LocalFiles(root, shared=True)
 
 
 def shelf_for(files: Files, objects: Objects | None, memory_bytes: int) -> Shelf:

@@ -52,6 +52,7 @@ EPOCH: Final = 0x0F
 SNAPSHOT: Final = 0x10
 ROOT: Final = 0x11
 DDL_UT: Final = 0x12
+SEQUENCE: Final = 0x13
 
 HAS_TOKEN: Final = 0x01
 """A flag of a commit: a token follows its info, as msgpack."""

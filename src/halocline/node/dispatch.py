@@ -49,6 +49,7 @@ from halocline.node.wire import (
     ReadFile,
     ReadObject,
     Request,
+    ReserveKeys,
     StartJob,
     Subscribe,
     TakeTurns,
@@ -59,7 +60,8 @@ from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
 from halocline.schema.evolve import follows
 from halocline.schema.schema import Schema
-from halocline.txn import Transaction
+from halocline.txn import Core, Transaction
+from halocline.txn.definitions import validated
 
 WAIT_S: Final = 1.0
 _NO_ROOM: Final = nullcontext()  # a small commit needs none: 2 us less
@@ -87,6 +89,7 @@ class Dispatch:
             WaitVisible: self._wait_visible,
             StartJob: self._start_job,
             EndJob: self._end_job,
+            ReserveKeys: self._reserve_keys,
             BeginDdl: self._begin_ddl,
             CallCatalog: self._call_catalog,
             Command: self._command,
@@ -239,19 +242,21 @@ class Dispatch:
 
     def _start_job(self, owner: Served, session: Session, request: StartJob) -> JobNode:
         core = owner.core
-        if request.ddl:
-            state = session.nascent(core, request.ddl, request.table_id)
-        else:
-            found = core.engine.tables.get(request.table_id)
-            if found is None:
-                raise ConflictError("the table was dropped by another transaction")
-            state = found
+        state = _state_of(core, session, request)
         return session.start_job(
             core, state, rows=request.rows, job_id=request.job_id, lease_us=request.lease_us
         )
 
     def _end_job(self, owner: Served, session: Session, request: EndJob) -> None:
         session.end_job(owner.core, request.job_id)
+
+    def _reserve_keys(
+        self, owner: Served, session: Session, request: ReserveKeys
+    ) -> tuple[int, int]:
+        state = _state_of(owner.core, session, request)
+        if state.sequence is None:
+            raise UsageError(f"table {state.entry.name!r} has no identity column")
+        return owner.core.own.reserve_keys(state, request.count, request.above)
 
     # The catalog.
 
@@ -270,14 +275,14 @@ class Dispatch:
             case "tables":
                 return [entry.id for entry in session.ddl(request.ddl).tables()]
             case "create_table":
-                schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
+                schema = validated(Schema.from_wire(request.schema or {}, key_bytes_max=longest))
                 return [session.create_table(request.ddl, request.name, schema, request.layout)]
             case "alter_table":
                 ddl = session.ddl(request.ddl)
                 entry = ddl.table(request.name)
                 if entry is None:
                     raise ConflictError("the table was dropped by another transaction")
-                schema = Schema.from_wire(request.schema or {}, key_bytes_max=longest)
+                schema = validated(Schema.from_wire(request.schema or {}, key_bytes_max=longest))
                 if not follows(entry.schema, schema):
                     raise ConflictError("the table was altered by another transaction")
                 return [ddl.alter_table(entry, schema).id]
@@ -320,3 +325,13 @@ class Dispatch:
         if self._sync:
             owner.core.own.sync()  # whoever asked must see what it has changed
         return report
+
+
+def _state_of(core: Core, session: Session, request: StartJob | ReserveKeys) -> TableState:
+    """The table of a request, which its sender may be about to create."""
+    if request.ddl:
+        return session.nascent(core, request.ddl, request.table_id)
+    state = core.engine.tables.get(request.table_id)
+    if state is None:
+        raise ConflictError("the table was dropped by another transaction")
+    return state

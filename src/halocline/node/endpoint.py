@@ -3,11 +3,13 @@
     <database>/endpoint   JSON, 0600: socket, token, pid, host, epoch, the folder it is for
     <temporary>/halocline-xxxxxxxx/socket   0700: only this user gets there
 
+    0660, 0770 and 0660 for the socket in a database that is shared with a group (store/sharing.py)
+
 A socket's path may have 107 bytes, and a database's path be much longer; a directory that holds a
 socket cannot be copied by every tool either. So the socket lives in a short private directory and
 the database only names it. Whoever may read the file may write the database: both need the user
-that owns it. The token is compared in constant time all the same, so that knowing the path of the
-socket is not enough.
+that owns it, or a member of the group that it is shared with. The token is compared in constant
+time all the same, so that knowing the path of the socket is not enough.
 
 The file is written by the holder of the lock and removed by it; should it be damaged or deleted
 meanwhile, the holder writes it again. One that was left by a killed owner
@@ -35,6 +37,7 @@ from typing import Final
 import msgspec
 
 from halocline.clock import SystemClock
+from halocline.store.sharing import FILE_MODE, FOLDER_MODE, give_to_group, is_shared
 
 NAME: Final = "endpoint"
 TEMPORARY: Final = f"{NAME}.tmp"
@@ -71,8 +74,10 @@ class DamagedEndpointError(OSError):
         super().__init__(f"{text}has the database open writes it again within seconds")
 
 
-def listen(backlog: int) -> tuple[socket.socket, str]:
-    """A listening socket in a private directory of its own, and its path."""
+def listen(backlog: int, root: str) -> tuple[socket.socket, str]:
+    """A listening socket for a database in a private directory of its own, and its path."""
+    with _folder(root) as (database, _):
+        group = os.fstat(database).st_gid if is_shared(database) else None
     folder = tempfile.mkdtemp(prefix=PREFIX)
     if len(os.fsencode(folder)) + len(SOCKET) + 1 > PATH_BYTES_MAX:
         os.rmdir(folder)
@@ -81,6 +86,10 @@ def listen(backlog: int) -> tuple[socket.socket, str]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
+        if group is not None:
+            for place, mode in ((path, FILE_MODE), (folder, FOLDER_MODE & 0o777)):
+                os.chown(place, -1, group)
+                Path(place).chmod(mode)
         listener.listen(backlog)
     except BaseException:
         listener.close()
@@ -107,6 +116,8 @@ def write_endpoint(root: str, endpoint: Endpoint) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         fd = os.open(TEMPORARY, flags, 0o600, dir_fd=folder)
         try:
+            if is_shared(folder):
+                give_to_group(fd)
             os.write(fd, msgspec.json.encode(endpoint))
         finally:
             os.close(fd)

@@ -16,8 +16,15 @@ from typing import Any, Final
 import msgspec
 
 from halocline import errors
-from halocline.errors import ConflictError, HaloclineError, UnavailableError, UsageError
+from halocline.errors import (
+    CheckError,
+    ConflictError,
+    HaloclineError,
+    UnavailableError,
+    UsageError,
+)
 from halocline.node.wire import CallCatalog, Command, Failed, Request
+from halocline.schema import codec
 from halocline.schema.schema import Schema
 
 SchemaOf = Callable[[str], Schema | None]
@@ -29,6 +36,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "DuplicateKeyError": ("table", "total", "inside_input"),
     "AlreadyExistsError": ("kind", "name"),
     "NotFoundError": ("kind", "name"),
+    "CheckError": ("table", "check", "expression", "row", "total"),
     "SchemaError": ("reason", "column", "row"),
     "SnapshotExpiredError": ("ts", "floor", "hint"),
     "UnavailableError": ("reason", "outcome"),
@@ -47,6 +55,8 @@ def to_wire(error: Exception, schema_of: SchemaOf) -> Failed:
     if not all(isinstance(value, (str, int, type(None))) for value in fields.values()):
         fields = {name: _plain(value) for name, value in fields.items()}
     keys = getattr(error, "keys", None) or [getattr(error, "key", None)]
+    if isinstance(error, CheckError):
+        fields |= _pack_values(error, schema_of)
     return Failed(kind, fields | {"text": str(error)}, _encode(keys, fields, schema_of))
 
 
@@ -63,6 +73,8 @@ def fault_of(error: Exception, schema_of: SchemaOf) -> Failed:
 def from_wire(failed: Failed, schema_of: SchemaOf) -> HaloclineError:
     """The error that was sent."""
     known = {name: failed.fields.get(name) for name in _FIELDS.get(failed.kind, ())}
+    if failed.kind == "CheckError":
+        known["values"] = _read_values(failed.fields, schema_of)
     text = str(failed.fields.get("text", "without a word"))
     try:
         return _make(failed.kind, known, _decode(failed.keys, known, schema_of), text)
@@ -89,6 +101,8 @@ def _make(kind: str, known: dict[str, Any], keys: list[Any], text: str) -> Haloc
     match kind:
         case "ConflictError":
             return errors.ConflictError(key=keys[0] if keys else None, **known)
+        case "CheckError":
+            return errors.CheckError(key=keys[0] if keys else None, **known)
         case "DuplicateKeyError":
             inside = bool(known.pop("inside_input"))
             return errors.DuplicateKeyError(keys=keys, inside=inside, **known)
@@ -120,6 +134,25 @@ def _decode(data: bytes | None, fields: dict[str, Any], schema_of: SchemaOf) -> 
         return schema.decode_keys(data)
     except (msgspec.MsgspecError, ValueError, TypeError):
         return []
+
+
+def _pack_values(error: CheckError, schema_of: SchemaOf) -> dict[str, Any]:
+    """The values of a row that breaks a check, as rows of the log have them."""
+    if schema_of(error.table) is None:
+        return {}
+    return {"names": list(error.values), "values": codec.encode([tuple(error.values.values())])}
+
+
+def _read_values(fields: dict[str, Any], schema_of: SchemaOf) -> dict[str, Any]:
+    schema, names = schema_of(str(fields.get("table"))), fields.get("names")
+    if schema is None or not isinstance(names, list):
+        return {}
+    try:
+        columns = [schema.arrow.field(name) for name in names]
+        ((row),) = codec.compile_decode(columns)(fields["values"])
+        return dict(zip(names, row, strict=True))
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _plain(value: Any) -> Any:

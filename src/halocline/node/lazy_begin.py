@@ -42,9 +42,11 @@ from halocline.errors import (
 )
 from halocline.log.published import Published
 from halocline.node.replica import Replica
+from halocline.read.guard import check_rows
 from halocline.read.point import find
 from halocline.txn import Core, Transaction
 from halocline.txn.commits import Commits
+from halocline.txn.identity import with_key
 from halocline.txn.row_update import Single
 
 
@@ -106,6 +108,10 @@ class LazyTransaction(Transaction):
             return False
         try:
             row = state.schema.row(values)
+            if state.sequence is not None:
+                row = with_key(core, state, row, self.snapshot)
+            if state.schema.checks:
+                check_rows(state.schema, (row,), state.entry.name)
             key = state.key_of(row)
             if find(state, key, self.snapshot):
                 return False

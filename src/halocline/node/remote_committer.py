@@ -32,6 +32,7 @@ from halocline.rows.system import JobNode
 from halocline.schema.evolve import told
 from halocline.schema.schema import Schema
 from halocline.txn.bulk_ends import rewrite
+from halocline.txn.identity import KeyBlocks
 from halocline.txn.record import prepare
 from halocline.txn.row_commit import encode_row, row_node
 from halocline.txn.row_update import Addition, Single
@@ -47,6 +48,7 @@ class RemoteCommitter:
         self.engine = engine
         """The newest state that was loaded; open transactions may have an older one."""
         self.link = link
+        self.keys = KeyBlocks(self._reserve_keys, engine.options.identity_block)
         self.forgotten: list[JobNode] = []
         self.nascent: dict[int, int] = {}
         """Tables that open transactions have created -> the number of the catalog transaction."""
@@ -177,6 +179,13 @@ class RemoteCommitter:
     def end_job(self, job: JobNode) -> None:
         """The owner forgets it."""
         self.link.ask(wire.EndJob(job.job_id), None)
+
+    def _reserve_keys(self, state: TableState, count: int, above: int) -> tuple[int, int]:
+        """The owner logs that they are ours."""
+        ddl = self.nascent.get(state.table_id, 0)
+        request = wire.ReserveKeys(state.table_id, count, max(above, 0), ddl)
+        found: tuple[int, int] = self.link.ask(request, tuple[int, int])
+        return found
 
     def begin_ddl(self, snapshot: int) -> RemoteDdl:
         """The catalog's part of a transaction: it lives at the owner."""

@@ -255,7 +255,7 @@ class RequestLoop:
         try:
             while not self.closing or self._callers:
                 found = self._look() if again else self._spin.wait(self._look)
-                longest = LOOK_MS if self._turns else None
+                longest = LOOK_MS if self._turns.waiting else None
                 ready = [n for n, _ in found or (() if again else self._poll.poll(longest))]
                 again = self._turn(ear, list(dict.fromkeys(again + ready)) if again else ready)
         finally:
@@ -278,7 +278,7 @@ class RequestLoop:
         self._refuse(turn)
         if turn.logged:
             self._settle(turn.logged)
-        if self._turns:
+        if self._turns.waiting:  # asked here: no step more for who never waits
             for caller, reply in self._turns.answers():
                 self._reply(caller, reply)
         return turn.again

@@ -25,6 +25,7 @@ from halocline.log.record import Serial
 from halocline.node.limits import read_record
 from halocline.node.wire import Commit
 from halocline.node.workspace_wire import check_targets, positions_of
+from halocline.read.guard import check_rows
 from halocline.rows.nodes import HEAD, Delete, Update, decode_node, read_head
 from halocline.rows.state import TableState
 from halocline.txn import Core
@@ -98,6 +99,8 @@ def _read(core: Core, commit: Commit) -> tuple[Single, bytes]:
         target, changed = node.targets[0], tuple(positions_of(state.schema, node.changed))
     elif state.locate(key, commit.snapshot):  # whatever the sender says
         raise DuplicateKeyError(state.entry.name, [key])
+    if state.schema.checks:  # whatever the sender has checked
+        check_rows(state.schema, (row,), state.entry.name)
     return (state, key, row, target, changed), payload[HEAD.size :]
 
 

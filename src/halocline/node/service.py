@@ -69,7 +69,7 @@ class Service:
         """Sessions and catalog transactions of different epochs are never taken for each other."""
         self.stopping = self._stopped = False
         remove_endpoint(root)  # of an owner that was killed
-        self._listener, path = listen(CONNECTIONS_MAX)
+        self._listener, path = listen(CONNECTIONS_MAX, root)
         self._listener.settimeout(MEND_S)
         self._endpoint = Endpoint(
             version=VERSION,

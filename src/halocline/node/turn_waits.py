@@ -49,22 +49,19 @@ class TurnWaits:
         self._answers = answers
         self._wake = wake
         self._clock = SystemClock()
-        self._waits: dict[int, _Wait] = {}
+        self.waiting: dict[int, _Wait] = {}
         self._rung: deque[int] = deque()
         self._look_at = 0.0
-
-    def __len__(self) -> int:
-        return len(self._waits)
 
     def add(self, caller: Connection, session: Session, request: TakeTurns) -> None:
         """A caller who wants its turn; it is asked for in this turn of the loop."""
         until = self._clock.monotonic() + request.timeout_ms / 1000
-        self._waits[caller.number] = _Wait(caller, session, request, until)
+        self.waiting[caller.number] = _Wait(caller, session, request, until)
         self._rung.append(caller.number)
 
     def drop(self, caller: Connection) -> None:
         """It has hung up, and stands in no queue any more."""
-        wait = self._waits.pop(caller.number, None)
+        wait = self.waiting.pop(caller.number, None)
         if wait is not None:
             with suppress(HaloclineError):  # an owner that closes has let go of all
                 self._answers.answer(wait.session, EndTurns(wait.request.ticket))
@@ -74,19 +71,19 @@ class TurnWaits:
         now = self._clock.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_MS / 1000
-            self._rung.extend(self._waits)
+            self._rung.extend(self.waiting)
         granted = []
         while self._rung:
             number = self._rung.popleft()
-            wait = self._waits.get(number)
+            wait = self.waiting.get(number)
             if wait is None:  # rung twice
                 continue
             try:
                 ring = partial(self._ring, number)
                 if self._answers.ask_turns(wait.session, wait.request, wait.until, ring):
-                    granted.append(self._waits.pop(number).caller)
+                    granted.append(self.waiting.pop(number).caller)
             except Exception as error:  # noqa: BLE001 a bug of ours must not take the owner down
-                del self._waits[number]
+                del self.waiting[number]
                 yield wait.caller, frame(fault_of(error, self._answers.schema_of))
         if not granted:
             return

@@ -190,6 +190,15 @@ class EndJob(Request, frozen=True, tag="end_job"):
     job_id: U63
 
 
+class ReserveKeys(Request, frozen=True, tag="keys"):
+    """Keys of an identity column for this process: the first and the last of about so many."""
+
+    table_id: U63
+    count: U63
+    above: U63
+    ddl: U63 = 0
+
+
 class BeginDdl(Request, frozen=True, tag="ddl"):
     """Open a catalog transaction at a snapshot; answered with its number."""
 

@@ -33,6 +33,7 @@ from halocline.node.limits import Nodes
 from halocline.node.session import Session
 from halocline.node.wire import BlindNotes, Commit, ObjectNotes, TableReads
 from halocline.objects.shelf import job_in
+from halocline.read.guard import check_rows, check_table
 from halocline.rows.nodes import Append, Delete, RowNode, Update, decode_node, table_of, version_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes, entry_from_wire, entry_to_wire
@@ -118,6 +119,8 @@ def unpack(
         if table is None:
             table = changes[state.table_id] = TableChanges(state)
         _add(table, decode_node(kind, payload, state.schema, amounts=True), state)
+    for table in changes.values():
+        check_arrived(table)
     reads = {one.table_id: _reads(core, one) for one in commit.reads or ()}
     work = txn.workspace
     work.changes, work.created, work.dropped = changes, states.created, frozenset(commit.dropped)
@@ -125,6 +128,17 @@ def unpack(
     work.reads = reads
     work.serial = commit.serial if commit.serial[0] else None
     return [*changes, *reads]
+
+
+def check_arrived(changes: TableChanges) -> None:
+    """CheckError when a row breaks a check, whatever the sender has asked. Files: see `join`."""
+    schema, name = changes.schema, changes.entry.name
+    if schema.checks:
+        rows = [*changes.rows.values(), *(intent.row for intent in changes.updates.values())]
+        check_rows(schema, rows, name)
+        for part in changes.parts:
+            if part.table is not None:
+                check_table(schema, part.table, name)
 
 
 class _States:

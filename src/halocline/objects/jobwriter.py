@@ -77,6 +77,11 @@ class JobWriter:
         """How many files it may still write."""
         return self._places.stop - self._next
 
+    @property
+    def next_rowid(self) -> int:
+        """The first RowID of the next place."""
+        return self._first_rowid + self._next * PLACE_ROWS
+
     def rows(self, table: pa.Table, *, order: Order = "key") -> ObjectFile:
         """Write rows that have their RowIDs, in the order that is said, as one data object."""
         return self.put(self.encode_rows(table, order=order))
@@ -86,8 +91,7 @@ class JobWriter:
 
         `schema` is that of the rows, if they are not whole rows of the table.
         """
-        first = self._first_rowid + self._next * PLACE_ROWS
-        table = with_rowids(table, first)
+        table = with_rowids(table, self.next_rowid)
         return self.put(encode_data(table, schema or self._schema, options=self.options))
 
     def tombstones(self, table: pa.Table) -> list[ObjectFile]:

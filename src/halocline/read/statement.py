@@ -29,6 +29,22 @@ from halocline.schema.schema import Schema
 ROW_MAKERS = frozenset({"unnest", "generate_series", "range"})
 TELLTALES = frozenset({"current_setting", "getenv", "getvariable", "current_database_path"})
 ENGINE_NAMES = ("duckdb_", "pragma_", "sqlite_", "pg_")
+# fmt: off
+UNSTEADY = frozenset(
+    [
+        "current_catalog", "current_connection_id", "current_database", "current_date",
+        "current_localtime", "current_localtimestamp", "current_query", "current_query_id",
+        "current_role", "current_schema", "current_schemas", "current_setting", "current_time",
+        "current_timestamp", "current_transaction_id", "current_user", "currval", "error",
+        "gen_random_uuid", "get_current_time", "get_current_timestamp", "getvariable",
+        "in_search_path", "localtime", "localtimestamp", "nextval", "now", "rand", "random",
+        "session_user", "setseed", "setval", "sleep_ms", "stats", "today", "transaction_timestamp",
+        "txid_current", "user", "uuid", "uuidv4", "uuidv7", "vector_type", "version", "write_log",
+    ]
+)
+# fmt: on
+"""Functions that give another answer at another time or place."""
+_BEFORE = "select 1 from t where "
 _HINTS = {
     ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATETABLE", "TRUNCATE"): (
         "write with txn.insert, txn.upsert, txn.update, txn.delete, txn.truncate"
@@ -142,6 +158,51 @@ def parse_expression(text: str, schema: Schema, table: str) -> tuple[str, set[st
     local = {name.name for each in bound.find_all(exp.Lambda) for name in each.expressions}
     names = {column.parts[0].name for column in bound.find_all(exp.Column)} - local
     return f"({bound.sql(dialect='duckdb', identify=True)})", names
+
+
+def cut_check(text: str, schema: Schema, table: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Check the expression of a check, and cut it at its columns: the texts between, their ids."""
+    if not _text(text).strip():
+        raise UsageError('a check is an SQL expression such as "amount > 0"')
+    tree = _clause(f"{_BEFORE}{text}\n", "where", text, "checks")
+    _check_steady(tree, text)
+    _bind(tree.this, schema, table, text)
+    local = {name.name for each in tree.find_all(exp.Lambda) for name in each.expressions}
+    cuts: list[tuple[int, int, int]] = []
+    for column in tree.find_all(exp.Column):
+        parts = [part for part in column.parts if isinstance(part, exp.Identifier)]
+        if parts[0].name in local:
+            continue
+        own = parts[0].name.lower() == table.lower() and not _is_column(table, schema)
+        named = parts[1] if own and len(parts) > 1 else parts[0]
+        id = schema.columns[schema.position(named.name)].id
+        cuts.append((parts[0].meta["start"], named.meta["end"] + 1, id))
+    if not cuts:
+        raise UsageError(f"{text!r} names no column of the table")
+    cuts.sort()
+    edges = [len(_BEFORE), *(edge for start, stop, _ in cuts for edge in (start, stop))]
+    whole = f"{_BEFORE}{text}"
+    pairs = zip(edges[::2], [*edges[1::2], len(whole)], strict=True)
+    return tuple(whole[start:stop] for start, stop in pairs), tuple(id for _, _, id in cuts)
+
+
+def bind_check(text: str, schema: Schema) -> exp.Expr:
+    """The tree of an expression that `cut_check` has accepted, or that comes from a catalog."""
+    tree = _clause(f"{_BEFORE}{text}\n", "where", text, "checks")
+    _check_steady(tree, text)
+    return _bind(tree.this, schema, "", text)
+
+
+def _check_steady(tree: exp.Expr, text: str) -> None:
+    """An expression that is asked again must give the same answer: no clock, chance, parameter."""
+    if tree.find(exp.Placeholder, exp.Parameter, exp.SessionParameter) is not None:
+        raise UsageError(f"a check has no parameters: {text!r}")
+    for function in tree.find_all(exp.Func):
+        called = function.sql(dialect="duckdb")
+        name = called.partition("(")[0].strip().lower()
+        aged = name == "age" and len(list(function.iter_expressions())) < 2
+        if name in UNSTEADY or name.startswith(ENGINE_NAMES) or aged:
+            raise UsageError(f"{called} may give another answer each time: no part of a check")
 
 
 def parse_order(terms: str | Sequence[str], schema: Schema, table: str) -> str:

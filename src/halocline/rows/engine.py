@@ -26,6 +26,7 @@ from halocline.log.record import (
     FLOOR,
     JOB,
     ROOT,
+    SEQUENCE,
     SNAPSHOT,
     Info,
     Record,
@@ -37,8 +38,16 @@ from halocline.options import Options
 from halocline.rows.nodes import RowNode, check_rows_of_each, decode_node, table_of, version_of
 from halocline.rows.reshape import KINDS as OBJECT_NODES
 from halocline.rows.reshape import Reshape, decode_reshapes
+from halocline.rows.sequence import KeySequence
 from halocline.rows.state import TableState
-from halocline.rows.system import CheckpointNode, EpochNode, FloorNode, JobNode, SnapshotNode
+from halocline.rows.system import (
+    CheckpointNode,
+    EpochNode,
+    FloorNode,
+    JobNode,
+    SequenceNode,
+    SnapshotNode,
+)
 from halocline.rows.tokens import Serials, Token, Tokens
 
 TIMES_MIN = 4096
@@ -94,6 +103,8 @@ class EngineState:
         self.tables: dict[int, TableState] = {}
         self.folded: set[int] = set()
         """Tables that were changed since a follower last tidied up."""
+        self.sequences: dict[int, KeySequence] = {}
+        """Of tables with an identity column, by id; those that are only being created, too."""
         self.tokens = Tokens()
         self.serials = Serials()
         self.times = Times()
@@ -224,12 +235,19 @@ class EngineState:
 
     def new_table(self, entry: TableEntry) -> TableState:
         """The state of a table that has no rows yet."""
-        return TableState(
+        state = TableState(
             entry,
             page_rows=self.options.page_rows,
             first_rowid=self.first_rowid,
             shelf=self.shelf,
         )
+        if entry.schema.identity is not None:
+            state.sequence = self.sequence_of(entry.id)
+        return state
+
+    def sequence_of(self, table_id: int) -> KeySequence:
+        """The sequence of a table, which outlives TRUNCATE."""
+        return self.sequences.setdefault(table_id, KeySequence())
 
     def skip_rowids(self, ceiling: int) -> None:
         """No RowID up to the ceiling is issued again, in any table."""
@@ -253,6 +271,8 @@ class EngineState:
                 self.start_job(decode_body(payload, JobNode))
             elif kind == SNAPSHOT:
                 self.keep_snapshot(decode_body(payload, SnapshotNode))
+            elif kind == SEQUENCE:
+                self.promise_keys(decode_body(payload, SequenceNode))
             elif kind == ROOT:
                 self.keep_checkpoint(decode_body(payload, CheckpointNode))
 
@@ -276,6 +296,9 @@ class EngineState:
             self.snapshots.pop(name_key(node.name), None)
         else:
             self.snapshots[name_key(node.name)] = node
+
+    def promise_keys(self, node: SequenceNode) -> None:
+        self.sequence_of(node.table_id).ceiling = node.ceiling
 
     def keep_checkpoint(self, node: CheckpointNode) -> None:
         self.checkpoints = (node, *self.checkpoints[: CHECKPOINTS_KEPT - 1])

@@ -60,6 +60,7 @@ from halocline.rows.page import (
     shown_in,
 )
 from halocline.rows.reshape import Reshape
+from halocline.rows.sequence import KeySequence
 from halocline.rows.tier import Tier
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
@@ -124,6 +125,7 @@ class TableState:
         "page_rows",
         "pasts",
         "schema",
+        "sequence",
         "shape",
         "shelf",
         "shown",
@@ -155,6 +157,8 @@ class TableState:
         self.valid_from = entry.versions()[-1].commit_ts
         self.set_entry(entry)
         self.key_of = entry.schema.key_of if entry.schema.primary_key else None
+        self.sequence: KeySequence | None = None
+        """Of a table with an identity column: set by the engine, which keeps it."""
         self.page_rows = page_rows
         self.tree = MemTree()
         self.deletes = DeletionBuffer()
@@ -199,6 +203,8 @@ class TableState:
         if last > self.last_ts:
             self.last_ts = last  # first: see above on reading beside the fold
         if isinstance(node, Append):
+            if self.sequence is not None:
+                self.sequence.see_rows(node, self.row_key_of)
             if node.table is not None:
                 self._append_run(node.first_rowid, node.table, node.run, ts)
             elif count == len(node.keys) == 1:
@@ -350,6 +356,8 @@ class TableState:
         for entry in node.created:
             if entry.kind == "data":  # RowIDs of a job are not issued again
                 self.next_rowid = max(self.next_rowid, entry.stats.rowid_max + 1)
+                if self.sequence is not None:
+                    self.sequence.see_object(entry.stats.key_max)
         self.flushed_ts = max(self.flushed_ts, node.flushed_ts)
 
     @property
@@ -374,6 +382,7 @@ class TableState:
         for name in _MOVING:
             setattr(fresh, name, getattr(self, name))
         fresh.tree, fresh.deletes, fresh.turn = self.tree, self.deletes, self.turn
+        fresh.sequence = self.sequence
         self._close()
         pages = tuple(AlteredPage(native_of(page), entry.schema) for page in self.shape.pages)
         active = ActivePage(entry.schema, self.shape.active.start)
@@ -580,6 +589,7 @@ def _past(newest: TableState, version: int) -> TableState:
     entry = replace(newest.entry, schema=versions[version].schema)
     past = TableState(entry, page_rows=newest.page_rows, shelf=newest.shelf)
     past.tree, past.deletes, past.turn = newest.tree, newest.deletes, newest.turn
+    past.sequence = newest.sequence
     past.valid_from = versions[version].commit_ts
     past.valid_until = versions[version + 1].commit_ts
     past.newest = newest

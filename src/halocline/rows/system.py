@@ -4,6 +4,7 @@
     FLOOR     snapshots below this timestamp are not readable any more; the retention time
     JOB       a writer of files reserved an id and a range of RowIDs, before its first file exists
     SNAPSHOT  a timestamp got a name, or lost it
+    SEQUENCE  keys of an identity column up to this one were promised to somebody
     ROOT      a checkpoint is complete: its root file, and where replay begins (type CKP)
 
 Each has a body (log/record.py), which is a map. A ceiling is logged before the first number
@@ -55,6 +56,14 @@ class SnapshotNode(msgspec.Struct, frozen=True, kw_only=True):
     ts: int
     created_us: int
     dropped: bool = False
+
+
+class SequenceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of a table up to the ceiling were given to a process, or taken back from one that has
+    not used them. The last node of a table counts."""
+
+    table_id: int
+    ceiling: int
 
 
 class CheckpointNode(msgspec.Struct, frozen=True, kw_only=True):

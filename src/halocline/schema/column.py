@@ -59,10 +59,11 @@ class Column:
     """A column of a new table, with what its type does not say.
 
     `default`: a constant, `hc.now` or `hc.uuid`, for rows that do not name the column; an explicit
-    None writes NULL. `comment`: a text for people.
+    None writes NULL. `identity`: whole numbers that are given out once each, for the primary key.
+    `comment`: a text for people.
     """
 
-    __slots__ = ("comment", "default", "nullable", "type")
+    __slots__ = ("comment", "default", "identity", "nullable", "type")
 
     def __init__(
         self,
@@ -77,9 +78,10 @@ class Column:
         for name, flag in (("nullable", nullable), ("identity", identity)):
             if not isinstance(flag, bool):
                 raise SchemaError(f"{name}= of hc.Column is True or False, not {show(flag)}")
-        if identity:
-            raise SchemaError("identity=True is not available in this version; use default=hc.uuid")
+        if identity and default is not _UNSET:
+            raise SchemaError("a column has an identity or a default, not both: leave one of them")
         self.type = type
+        self.identity = identity
         self.nullable = nullable
         self.default = default
         self.comment = check_comment(comment)
@@ -87,7 +89,7 @@ class Column:
     def __repr__(self) -> str:
         return (
             f"hc.Column({self.type!r}, nullable={self.nullable}, default={self.default!r}, "
-            f"comment={self.comment!r})"
+            f"identity={self.identity}, comment={self.comment!r})"
         )
 
 

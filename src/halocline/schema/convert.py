@@ -323,7 +323,7 @@ def _sift_values(
 def _absent_column(rows: int, column: ColumnLike) -> Any:
     if column.default is not None:
         return column.default.many(rows)
-    if not column.nullable and rows:
+    if not (column.nullable or column.identity) and rows:
         raise SchemaError("must not be null, and no value is given", column=column.name)
     return pa.chunked_array([pa.nulls(rows, column.type)], column.type)
 

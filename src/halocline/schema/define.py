@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from halocline.errors import SchemaError
+from halocline.schema.checks import RowCheck, stored_checks
 from halocline.schema.column import (
     Column,
     Default,
@@ -60,6 +61,7 @@ class Defined(NamedTuple):
     comment: str = ""
     since: int = 0
     absent: Default | None = None
+    identity: bool = False
 
 
 class Stored(NamedTuple):
@@ -71,6 +73,7 @@ class Stored(NamedTuple):
     last_id: int
     version: int
     comment: str
+    checks: tuple[RowCheck, ...]
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -85,17 +88,19 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     """The version of the schema that added it."""
     absent: bytes | None = None
     """What older rows show, as the default."""
+    identity: bool = False
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     """`Schema.to_wire`: id, name, type text, nullable and properties of each column; ids of the
-    key."""
+    key; name, text, columns and state of each check."""
 
     columns: list[tuple[int, str, str, bool, Properties]]
     key: list[int]
     last_id: Annotated[int, msgspec.Meta(le=2**31 - 1)]
     version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     comment: str = ""
+    checks: list[tuple[str, list[str], list[int], bool]] = []
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -123,7 +128,7 @@ def _defined(name: str, given: Any) -> Defined:
     type, nullable, domain = read_type(given.type, name)
     nullable = nullable and given.nullable
     default = read_default(given.default, name, type, domain, nullable=nullable)
-    return Defined(name, type, nullable, domain, default, given.comment)
+    return Defined(name, type, nullable, domain, default, given.comment, identity=given.identity)
 
 
 def _arrow_schema(definition: Any) -> Any:
@@ -185,7 +190,11 @@ def read_stored(wire: Any) -> Stored:
         raise SchemaError("the stored schema has a nullable primary key")
     if any(column.since > read.version for column in columns):
         raise SchemaError("the stored schema has a column of a later version")
+    check_identity(columns, key)
     comment = check_comment(read.comment)
+    checks = stored_checks(read.checks)
+    if not all(names.keys() >= set(check.ids) for check in checks):
+        raise SchemaError("the stored schema has a check over a column that is not there")
     return Stored(
         ids=ids,
         columns=columns,
@@ -193,6 +202,7 @@ def read_stored(wire: Any) -> Stored:
         last_id=read.last_id,
         version=read.version,
         comment=comment,
+        checks=checks,
     )
 
 
@@ -200,8 +210,17 @@ def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Def
     type, _, domain = read_type(text, name)
     default = stored_default(properties.constant, properties.function, name, type, domain)
     absent = stored_default(properties.absent, "", name, type, domain)
-    comment = check_comment(properties.comment)
-    return Defined(name, type, nullable, domain, default, comment, properties.since, absent)
+    return Defined(
+        name,
+        type,
+        nullable,
+        domain,
+        default,
+        check_comment(properties.comment),
+        properties.since,
+        absent,
+        identity=properties.identity,
+    )
 
 
 def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
@@ -220,3 +239,17 @@ def read_key(primary_key: Any, columns: Sequence[Defined]) -> tuple[int, ...]:
             reason = f"{type_text(columns[at].type)} cannot be a primary key"
             raise SchemaError(reason, column=columns[at].name)
     return tuple(positions)
+
+
+def check_identity(columns: Sequence[Defined], key: Sequence[int]) -> None:
+    """SchemaError unless the column that has an identity, if one does, is the primary key."""
+    for at, column in enumerate(columns):
+        if not column.identity:
+            continue
+        if column.type != pa.int64():
+            shown = type_text(column.type)
+            reason = f"an identity column is of int (int64), not of {shown}"
+            raise SchemaError(reason, column=column.name)
+        if list(key) != [at]:
+            reason = "an identity column is the primary key of its table, alone: say primary_key="
+            raise SchemaError(f"{reason}{column.name!r}", column=column.name)

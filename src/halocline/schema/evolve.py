@@ -83,8 +83,12 @@ def alter(
         if at in schema.key_set:
             reason = "is part of the primary key and cannot be dropped: copy into another table"
             raise SchemaError(reason, column=name)
-        if columns.pop(at, None) is None:
+        if (gone := columns.pop(at, None)) is None:
             raise SchemaError("is named twice", column=name)
+        for check in schema.checks:
+            if gone.id in check.ids:
+                reason = f"is used by check {check.name!r}: drop that first, with drop_checks="
+                raise SchemaError(reason, column=name)
     last_id = schema.last_id
     kept = [columns[at] for at in sorted(columns)]
     for name, given in _pairs("add", add):
@@ -201,6 +205,8 @@ def _names(what: str, given: Sequence[str]) -> list[str]:
 def _added(name: Any, given: Any, id: ColumnId, version: int) -> TableColumn:
     check_names([name])
     (new,) = read_definition({name: given})
+    if new.identity:
+        raise SchemaError("an identity column comes with its table", column=name)
     constant = None if new.default is None or new.default.is_function else new.default
     if not new.nullable and constant is None:
         reason = "rows that are there have no value for it: give it a constant default, or add it"
@@ -221,6 +227,8 @@ def _added(name: Any, given: Any, id: ColumnId, version: int) -> TableColumn:
 def _with_default(column: TableColumn, given: Any) -> TableColumn:
     """Another default for rows that are still to come; None: none."""
     name, type, domain = column.name, column.type, column.domain
+    if column.identity:
+        raise SchemaError("draws its keys from a sequence: it has no default", column=name)
     return replace(column, default=read_default(given, name, type, domain, nullable=True))
 
 
@@ -228,7 +236,7 @@ def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
     column = schema.columns[at]
     (new,) = read_definition({column.name: given})
     type, nullable, domain = new.type, new.nullable, new.domain
-    if new.default is not None or new.comment:
+    if new.default is not None or new.comment or new.identity:
         raise SchemaError("change= takes a type, and nothing else", column=column.name)
     if at in schema.key_set:
         reason = "is part of the primary key, which keeps its type: copy into another table"

@@ -33,6 +33,7 @@ from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
 from halocline.schema import batches, codec, convert, keys
 from halocline.schema.cells import Cells
+from halocline.schema.checks import RowCheck
 from halocline.schema.column import Default, check_comment
 from halocline.schema.compiled import (
     Row,
@@ -42,7 +43,7 @@ from halocline.schema.compiled import (
     compile_key,
     compile_row,
 )
-from halocline.schema.define import read_definition, read_key, read_stored
+from halocline.schema.define import check_identity, read_definition, read_key, read_stored
 from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
@@ -69,6 +70,8 @@ class TableColumn:
     """The version of the schema that added it: what is older has no value of it."""
     absent: Default | None = None
     """The constant that rows show which are older than the column; None: NULL."""
+    identity: bool = False
+    """Are keys drawn for rows that do not name it?"""
 
     @property
     def type_name(self) -> str:
@@ -82,6 +85,8 @@ class TableColumn:
             found["since"] = self.since
         if self.absent is not None:
             found["absent"] = self.absent.to_wire()["constant"]
+        if self.identity:
+            found["identity"] = True
         return found if self.default is None else found | self.default.to_wire()
 
     def filled(self, rows: int) -> pa.ChunkedArray:
@@ -102,6 +107,8 @@ class Schema:
     key_bytes_max: int = keys.KEY_BYTES_MAX
     version: int = 0
     """How often the table had been altered; evolve.py makes the next."""
+    checks: tuple[RowCheck, ...] = ()
+    """What must hold for every row; read/guard.py asks."""
 
     @classmethod
     def define(
@@ -115,6 +122,7 @@ class Schema:
         """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
         defined = read_definition(definition)
         positions = read_key(primary_key, defined)
+        check_identity(defined, positions)
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
             raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
@@ -126,6 +134,7 @@ class Schema:
                 domain=column.domain,
                 default=column.default,
                 comment=column.comment,
+                identity=column.identity,
             )
             for at, column in enumerate(defined)
         )
@@ -148,6 +157,11 @@ class Schema:
         return tuple(self.names[at] for at in self.key_positions)
 
     @cached_property
+    def identity(self) -> int | None:
+        """The position of the identity column, which is the primary key."""
+        return next((at for at, column in enumerate(self.columns) if column.identity), None)
+
+    @cached_property
     def key_set(self) -> frozenset[int]:
         return frozenset(self.key_positions)
 
@@ -165,6 +179,25 @@ class Schema:
         """The position of a column in a row, by its name in any case."""
         return self._names.position(name)
 
+    def check_text(self, check: RowCheck, *, quoted: bool = False) -> str:
+        """The expression of a check; quoted for those that parse it."""
+        return check.text({column.id: column.name for column in self.columns}, quoted=quoted)
+
+    @cached_property
+    def companions(self) -> dict[int, frozenset[int]]:
+        """By position: the columns that stand in a check with a column, itself among them."""
+        places: dict[int, int] = {column.id: at for at, column in enumerate(self.columns)}
+        found: dict[int, frozenset[int]] = {}
+        for check in self.checks:
+            together = frozenset(places[id] for id in check.ids)
+            found |= {at: found.get(at, frozenset()) | together for at in together}
+        return found
+
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """What other rooms have made of this schema once and keep with it."""
+        return {}
+
     def ids_of(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Permanent ids of some columns, ascending."""
         return tuple(sorted([self.columns[at].id for at in positions]))
@@ -173,7 +206,10 @@ class Schema:
 
     @cached_property
     def row(self) -> Callable[[Mapping[str, Any]], Row]:
-        """`row(values)`: checked, canonical, in column order; absent columns get their default."""
+        """`row(values)`: checked, canonical, in column order; absent columns get their default.
+
+        An identity column that is absent is None, for txn/identity.py to draw it.
+        """
         return compile_row(self.columns, self._checks, self._general_row, self._limit)
 
     def partial(self, values: Mapping[str, Any]) -> dict[int, Any]:
@@ -291,8 +327,8 @@ class Schema:
     def table(self, data: Any, *, columns: Literal["all", "given"] = "all") -> Any:
         """Any data as a canonical pa.Table; SchemaError names the column and row that do not fit.
 
-        Columns that are not given get their default, else null; with columns="given" they are left
-        out. Rows start at 0.
+        Columns that are not given get their default, else null, an identity column too; with
+        columns="given" they are left out. Rows start at 0.
         """
         convert.refuse_spark(data)
         data = self.opened(data)
@@ -304,6 +340,10 @@ class Schema:
         result = convert.conform(table, self.columns, self.arrow, given, columns == "all")
         self._limit.check_table(result)
         return result
+
+    def gives_key(self, data: pa.Table) -> bool:
+        """Does a table have all columns of the key?"""
+        return convert.match(data.schema, self._names).keys() >= self.key_set
 
     def sift(
         self, data: pa.Table, *, columns: Literal["all", "given"] = "all"
@@ -380,6 +420,7 @@ class Schema:
             "last_id": self.last_id,
             "version": self.version,
             **({"comment": self.comment} if self.comment else {}),
+            **({"checks": [one.to_wire() for one in self.checks]} if self.checks else {}),
         }
 
     @classmethod
@@ -399,6 +440,7 @@ class Schema:
             comment=stored.comment,
             key_bytes_max=key_bytes_max,
             version=stored.version,
+            checks=stored.checks,
         )
 
     # What the functions above are made of
@@ -422,7 +464,9 @@ class Schema:
     @cached_property
     def _required(self) -> frozenset[str]:
         """Names of columns that every new row has to give."""
-        return frozenset(c.name for c in self.columns if not c.nullable and c.default is None)
+        return frozenset(
+            c.name for c in self.columns if not (c.nullable or c.identity) and c.default is None
+        )
 
     @cached_property
     def defaults(self) -> dict[str, Default]:
@@ -466,7 +510,11 @@ class Schema:
         for name, default in self.defaults.items():
             if name not in values:
                 values = {**values, name: default.one()}
-        return cells([values.get(name) for name in self.names])
+        at = self.identity
+        if at is None or self.names[at] in values:
+            return cells([values.get(name) for name in self.names])
+        row = cells([0 if place == at else values.get(n) for place, n in enumerate(self.names)])
+        return (*row[:at], None, *row[at + 1 :])
 
     def _spread_key(self, value: Any) -> Sequence[Any]:
         """A key that is not a tuple of the right length: a list, a dict by names, or a mistake."""
@@ -494,5 +542,7 @@ class Schema:
         """Rows that are `new` may get parts of their key from a default."""
         text = "is part of the primary key and must be given"
         for at in self.key_positions:
-            if at not in given and not (new and self.columns[at].default is not None):
+            column = self.columns[at]
+            made = new and (column.identity or column.default is not None)
+            if at not in given and not made:
                 raise SchemaError(text, column=self.names[at])

@@ -59,6 +59,7 @@ FEW: Final = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
     LEAST: "8m",
     ENOUGH: "192m",
+    "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": "false",
 }
 """How Spark puts parts together: as many as there are cores, if each is at least so large; more
 when these become too large. It counts its own bytes, compressed."""
@@ -159,11 +160,11 @@ def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
     if not schema.primary_key:
         raise UsageError("jobs that write need a table with a primary key")
     for key in schema.primary_key:
-        if key not in given.values():
+        if key not in given.values() and not spec.draws:
             raise SchemaError("a key column is missing", column=key)
     if spec.blind == "delete":
         given = {name: proper for name, proper in given.items() if proper in schema.primary_key}
-    whole = spec.absent == "insert" and spec.matched != "update"
+    whole = spec.absent == "insert" and (spec.matched != "update" or spec.draws)
     check_types(own, given, schema, whole=whole)
     return schema.primary_key if spec.blind == "delete" else tuple(given.values())
 
@@ -173,10 +174,14 @@ def _run(df: DataFrame, owner: SparkOwner, txn: Transaction, name: str, spec: Sp
     changes, partitions = txn.changes_of(name), _partitions(df)
     state, schema = changes.home, changes.home.schema
     job = start(owner, changes, partitions)
+    if spec.draws:
+        rows = partitions * job.ordinals * PLACE_ROWS
+        first = owner.core.writing.keys.draw(state, rows, changes.top)
+        spec = replace(spec, key_offset=first - job.first_rowid)
     base = df.sparkSession.sparkContext.broadcast(pack_base(state, txn.snapshot))
-    rows = by_key(df, partitions, schema, spec)
+    found = by_key(df, partitions, schema, spec)
     try:
-        lines = rows.mapInArrow(run(job, spec, base), LINE_SQL)
+        lines = found.mapInArrow(run(job, spec, base), LINE_SQL)
         return collect(lines, f"a job on {name!r}", go_on=owner.core.check_open, guest=True)
     finally:
         base.unpersist()
@@ -197,6 +202,8 @@ def by_key(df: DataFrame, partitions: int, schema: Schema, spec: Spec) -> DataFr
     given = DataFrame(of_plan(own._jsparkSession, df._jdf.logicalPlan()), own)
     wanted = [_named(given, schema, column) for column in spec.columns]
     rows = given.select(*wanted, *(given[quoted(column)] for column in spec.extra))
+    if spec.draws:  # keys follow the order of the rows, whatever that is
+        return rows.hint("rebalance")
     keys = [quoted(column) for column in schema.primary_key]
     return rows.repartitionByRange(*keys).sortWithinPartitions(*keys)
 

@@ -70,6 +70,10 @@ class Spec:
     """Which of the rows that match are meant; empty: all."""
     extra: tuple[str, ...] = ()
     """Columns of the input that only the condition knows."""
+    draws: bool = False
+    """Does the input lack the identity column? Then every row is new, and gets a key."""
+    key_offset: int = 0
+    """A row's key less its RowID, then: both are reserved for the job, and used in step."""
 
     @property
     def blind(self) -> Mode | None:
@@ -128,7 +132,9 @@ class Partition:
         schema, spec = self._schema, self._spec
         whole = set(spec.columns) == set(schema.names)
         given = chunk.select(list(spec.columns))
-        table = schema.table(given, columns="all" if whole else "given")
+        table = schema.table(given, columns="all" if whole or spec.draws else "given")
+        if spec.draws:
+            table = self._with_keys(table)
         again = self._repeats(table)
         if again.any():
             if not spec.takes_repeats:
@@ -153,6 +159,13 @@ class Partition:
             known = known[holds(spec.condition, _some(source, known), found.rows(known))]
         yield from self._matching(table, found, known)
         yield from self._others(table, fresh)
+
+    def _with_keys(self, table: pa.Table) -> pa.Table:
+        """The rows of the next object, with keys that go with its RowIDs."""
+        at = self._schema.key_positions[0]
+        first = self._writer.next_rowid + self._spec.key_offset
+        keys = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
+        return table.set_column(at, self._schema.arrow.field(at), keys)
 
     def _matching(
         self, table: pa.Table, found: ProbedKeys, known: Int64Array

@@ -52,6 +52,7 @@ def load(
 ) -> LoadReport:
     """Insert the rows of a DataFrame; a key that exists is an error, is ignored or is updated.
 
+    Rows of a DataFrame without the table's identity column are new, and get keys.
     With `create` a table that is missing is made in the same commit, with the DataFrame's columns
     and `primary_key`; into one that is there, with that key, rows are loaded as ever.
     """
@@ -60,8 +61,14 @@ def load(
     if create != (primary_key is not None):
         raise UsageError("create=True and primary_key= go together: a new table needs a key")
     key = [primary_key] if isinstance(primary_key, str) else primary_key
-    spec = Spec(matched=_MATCHED[on_conflict], absent="insert")
-    return write(df, db, table, lambda _: spec, token, key)
+
+    def spec_for(schema: Schema) -> Spec:
+        if schema.identity is not None:
+            if schema.primary_key[0].lower() not in [name.lower() for name in df.columns]:
+                return Spec(matched="error", absent="insert", draws=True)
+        return Spec(matched=_MATCHED[on_conflict], absent="insert")
+
+    return write(df, db, table, spec_for, token, key)
 
 
 def delete(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:

@@ -13,8 +13,9 @@ cache, so there it is F_FULLFSYNC. Windows has neither flock nor a way to sync a
 refused.
 
 Invariants
-- The root and every directory made here have mode 0700, every file 0600. A root that somebody
-  else made keeps the mode they gave it.
+- The root and every directory made here have mode 0700, every file 0600; in a database that is
+  shared with a group, 2770 and 0660 (sharing.py). A root that somebody else made keeps the mode
+  they gave it.
 - Descriptors are not inherited by programs that we start, and no component of a path below the
   root is followed if it is a symbolic link.
 - Nothing but a regular file is ever read, written or locked, and opening one never waits: a pipe
@@ -54,6 +55,7 @@ from halocline.store.files import (
     SharedPage,
     parent,
 )
+from halocline.store.sharing import FOLDER_MODE, give_to_group, is_shared
 
 if sys.platform != "win32":
     import fcntl
@@ -69,11 +71,12 @@ _READ_BYTES_TRUSTED: Final = 1 << 20
 class LocalFiles(DurableFiles):
     """`Files` in a directory of this machine. Nothing is touched until the first call."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, shared: bool | None = None) -> None:
+        """`shared`: with a group of users; None: as the folder says."""
         if sys.platform == "win32":
             raise UsageError("Halocline runs on Linux and macOS; on Windows, run it inside WSL")
         self.root = str(Path(root).resolve())
-        self._local = LocalDisk(self.root)
+        self._local = LocalDisk(self.root, shared)
         super().__init__(self._local)
         # Before every scan: no detour.
         self.check_root = self._local.check_root  # type: ignore[method-assign]
@@ -237,8 +240,9 @@ class LocalLock:
 class LocalDisk:
     """The steps, each a few system calls below the descriptor of the root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, shared: bool | None = None) -> None:
         self._root = root
+        self._shared = shared
         self._mutex = Mutex()
         self._held: tuple[int, Identity] | None = None
 
@@ -249,6 +253,8 @@ class LocalDisk:
             with self._mutex:
                 if self._held is None:
                     fd = os.open(self._root, _FOLDER)
+                    if self._shared is None:
+                        self._shared = is_shared(fd)
                     self._held = (fd, _identity(os.fstat(fd)))
                 held = self._held
         return held
@@ -320,6 +326,8 @@ class LocalDisk:
         self.check_root()
         with self._folder(parent(path)) as fd:
             os.mkdir(_name(path), 0o700, dir_fd=fd)
+            if self._shared:
+                os.chmod(_name(path), FOLDER_MODE, dir_fd=fd)
 
     def rename(self, old: str, new: str) -> None:
         with self._folder(parent(old)) as before, self._folder(parent(new)) as after:
@@ -422,6 +430,8 @@ class LocalDisk:
                 raise
         kind = os.fstat(fd).st_mode
         if stat.S_ISREG(kind):
+            if self._shared and flags & os.O_CREAT:
+                give_to_group(fd)
             return fd
         os.close(fd)
         if stat.S_ISDIR(kind):

@@ -43,6 +43,7 @@ import numpy as np
 
 from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
+from halocline.read.guard import check_rows
 from halocline.read.locate import Keys, key_columns, locate_many
 from halocline.rows.nodes import Append, Delete, RowNode, Update, key_run
 from halocline.rows.state import TableState
@@ -226,12 +227,19 @@ class Blind:
                 fix.dead |= kind == INSERTED and target > 0
                 copied = not target and (fix.dead or kind == HELD)
                 fix.row = own[slot] if copied else None
+                self._check(fix.row)
                 continue
             fix.target = target
             if self.needs_rows:
                 fix.dead = True
                 base = row_of(fix.key, target) if target else None
                 fix.row = self._rebased(own[slot], base)
+                self._check(fix.row)
+
+    def _check(self, row: Row | None) -> None:
+        """CheckError when a row that is put together at the commit breaks a check."""
+        if row is not None:
+            check_rows(self._schema, (row,), self.parts.state.entry.name)
 
     def _rebased(self, own: Row, base: Row | None) -> Row:
         schema, defaults = self._schema, self._schema.defaults

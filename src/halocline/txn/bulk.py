@@ -24,6 +24,7 @@ import pyarrow as pa
 from halocline.errors import DuplicateKeyError, SchemaError
 from halocline.objects.order import Ordered, cuts, key_order, repeats
 from halocline.options import MIB
+from halocline.read.guard import check_table
 from halocline.rows.nodes import key_run
 from halocline.schema import convert
 from halocline.schema.batches import BoolArray, Int64Array
@@ -42,6 +43,7 @@ SHOWN: Final = 10
 def insert(committer: Commits, changes: TableChanges, table: pa.Table, snapshot: int) -> int:
     """Insert a canonical table, together with the parts that were inserted before it."""
     order: Int64Array | None = None
+    check_table(changes.schema, table, changes.entry.name, first=0)
     if changes.schema.primary_key:
         order, _ = _checked(committer, changes, table, snapshot)
     _write_waiting(committer, changes, table, order)
@@ -71,6 +73,7 @@ def insert_stream(
         ranges: list[tuple[bytes, bytes]] = []
         for chunk in chunks:
             order: Int64Array | None = None
+            check_table(schema, chunk, changes.entry.name, first=total)
             if schema.primary_key:
                 order, mine = _checked(committer, changes, chunk, snapshot)
                 if any(low <= mine.high_bytes and high >= mine.low_bytes for low, high in ranges):

@@ -37,6 +37,7 @@ from halocline.log.format import AC, COMMITS, ENTRY_EXTRA_MAX, SYSTEM
 from halocline.log.record import (
     EPOCH,
     JOB,
+    SEQUENCE,
     STAMP_AT,
     Serial,
     add_serials,
@@ -45,13 +46,15 @@ from halocline.log.record import (
     stamp,
 )
 from halocline.rows.engine import EngineState
+from halocline.rows.sequence import KEY_MAX
 from halocline.rows.state import TableState
-from halocline.rows.system import EpochNode, JobNode
+from halocline.rows.system import EpochNode, JobNode, SequenceNode
 from halocline.rows.tidy import tidy
 from halocline.rows.tokens import Token
 from halocline.txn.altered import carry_over, conflict, is_behind, may_carry
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
+from halocline.txn.identity import KeyBlocks
 from halocline.txn.indexing import index_objects
 from halocline.txn.record import Prepared, add_late, prepare
 from halocline.txn.row_commit import commit_addition, commit_row
@@ -78,6 +81,7 @@ class Committer:
         self.forgotten: list[JobNode] = []
         """Jobs of transactions that nobody ended: see jobs.give_up."""
         self.turns = Turns(clock, log.epoch << 32)
+        self.keys = KeyBlocks(self.reserve_keys, engine.options.identity_block)
         self._bulk_rows = engine.options.bulk_rows
         self.after_tidy: Callable[[TableState], None] | None = None
         """Called when L0 has grown by a page or so, outside every lock: the mover slows us down."""
@@ -212,8 +216,13 @@ class Committer:
         """Last record of an epoch: exactly what it used, so that the next leaves no gap."""
         engine = self.engine
         self.turns.close("the database is closed")
+        unused = self.keys.close()
         with self.lock:
             self.stopped = True
+            for table_id, (start, stop) in unused.items():
+                sequence = engine.sequences.get(table_id)
+                if sequence is not None and sequence.ceiling == stop - 1:
+                    self._promise_keys(table_id, start - 1)
             tables = engine.tables.values()
             used = max([engine.first_rowid - 1, *(state.next_rowid - 1 for state in tables)])
             node = EpochNode(
@@ -466,6 +475,28 @@ class Committer:
             order = self.append_system(JOB, encode_body(ended), last=True)
             self.engine.start_job(ended)
         self.log.wait(order)
+
+    def reserve_keys(self, state: TableState, count: int, above: int) -> tuple[int, int]:
+        """The first and the last of so many keys that nobody has, or of those that are left.
+
+        Durable when this returns, in async mode too: see `_extend`.
+        """
+        with self.lock:
+            self.check_running()
+            sequence = self.engine.sequence_of(state.table_id)
+            first = max(sequence.ceiling, sequence.top, above) + 1
+            last = min(first + count - 1, KEY_MAX)
+            if last < first:
+                return first, last
+            order = self._promise_keys(state.table_id, last)
+        self.log.sync(order)
+        return first, last
+
+    def _promise_keys(self, table_id: int, ceiling: int) -> int:
+        node = SequenceNode(table_id=table_id, ceiling=ceiling)
+        order = self.append_system(SEQUENCE, encode_body(node))
+        self.engine.promise_keys(node)
+        return order
 
     def begin_ddl(self, snapshot: int) -> CatalogTxn:
         """Open the catalog's part of a transaction."""

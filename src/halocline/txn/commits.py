@@ -16,6 +16,7 @@ from halocline.catalog import TableDdl
 from halocline.rows.engine import EngineState
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
+from halocline.txn.identity import KeyBlocks
 from halocline.txn.row_update import Addition, Single
 from halocline.txn.turns import RowName
 from halocline.txn.workspace import Workspace
@@ -28,6 +29,9 @@ class Commits(Protocol):
     """The newest state; open transactions of a process that follows may have an older one."""
     forgotten: list[JobNode]
     """Jobs of transactions that nobody ended: see jobs.give_up."""
+
+    keys: KeyBlocks
+    """Where this process draws keys of identity columns from."""
 
     def commit(self, txn: Workspace) -> int:
         """Commit a workspace; returns commit_ts once it is durable and visible."""

@@ -10,7 +10,8 @@ snapshot, seen through the newest version of each key and the tombstone of each 
 | delete K       | -         | conflict                | conflict              | conflict |
 
 Columns that both have only added to (`hc.add`) count as other columns: the sum is made at the
-rebase, from the newest row. If that row is in memory, it is made under the commit lock.
+rebase, from the newest row. If that row is in memory, it is made under the commit lock. Columns of
+one check count as one column; a row that a rebase has made is checked again.
 
 An upsert is an insert or an update, whichever it was at the snapshot. Changing a key column is a
 delete plus an insert. Writing an equal value is still a write. docs/isolation.md has every pair.
@@ -40,6 +41,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import ConflictError
 from halocline.objects.columns import ROWID
 from halocline.objects.finder import Finder
+from halocline.read.guard import check_rows
 from halocline.read.locate import Keys, key_columns
 from halocline.rows.members import is_among
 from halocline.schema.batches import Int64Array
@@ -322,12 +324,14 @@ def _inserted(changes: TableChanges, entry: ObjectEntry) -> Iterator[pa.Table]:
 def rebase(step: Rebase) -> None:
     """Put an update onto the newest version: its row, with the columns we changed.
 
-    SchemaError when a sum does not fit its column; nothing has been committed then.
+    SchemaError when a sum does not fit its column or breaks a check; nothing has been committed
+    then.
     """
     changes = step.changes
     intent = changes.updates.pop(step.target)
     newest = read_row(changes.home, intent.key, step.newest)
     row = summed(changes.schema, newest, intent.row, intent.changed, intent.added)
+    check_rows(changes.schema, (row,), changes.entry.name)
     changes.updates[step.newest] = Intent(intent.key, row, intent.changed, intent.added)
 
 
@@ -353,6 +357,8 @@ def follow(
             raise conflict(changes, reason, key, tombstone.commit_ts)
         if not ids.isdisjoint(tombstone.changed):
             reason = "the same column was written by another transaction"
+            if set(map(abs, tombstone.changed)).isdisjoint(changes.schema.ids_of(mine)):
+                reason = "a column of the same check was written by another transaction"
             raise conflict(changes, reason, key, tombstone.commit_ts)
         rowid = tombstone.successor
         tombstone = fate(rowid)

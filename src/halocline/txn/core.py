@@ -276,6 +276,7 @@ class Core:
         gone = set(table_ids)
         for table_id in gone:
             self.engine.tables.pop(table_id, None)
+            self.engine.sequences.pop(table_id, None)
         names = [name for name, state in self._states.copy().items() if state.table_id in gone]
         for name in names:
             self._states.pop(name, None)

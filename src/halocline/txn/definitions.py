@@ -10,28 +10,69 @@ up to there. So a table is altered in one transaction, and written in another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from halocline.catalog import TableDdl
 from halocline.catalog.names import check_layout
-from halocline.errors import NotFoundError, UsageError
+from halocline.errors import NotFoundError, SchemaError, UsageError
 from halocline.options import Options
+from halocline.read.guard import guard_of
+from halocline.schema.checks import CHECK_CHARS_MAX, RowCheck, check_names
 from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import Workspace
 
 
 def new_schema(
+    name: str,
     schema: Any,
     primary_key: str | Sequence[str] | None,
     layout: str,
     comment: str,
+    checks: Mapping[str, str] | None,
     options: Options,
 ) -> Schema:
     """The schema of a table that is created."""
     check_layout(layout)
     longest = options.key_bytes_max
-    return Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+    found = Schema.define(schema, primary_key, comment=comment, key_bytes_max=longest)
+    return with_checks(found, name, checks)
+
+
+def with_checks(
+    schema: Schema, table: str, checks: Mapping[str, Any] | None, *, valid: bool = True
+) -> Schema:
+    """The schema with further checks, each read and tried out; SchemaError names the one."""
+    if checks is not None and not isinstance(checks, Mapping):
+        raise UsageError(f"checks are a dict of name -> expression, not {type(checks).__name__}")
+    if not checks:
+        return schema
+    check_names([*(check.name for check in schema.checks if check.name), *checks])
+    added = tuple(_read_check(schema, table, *pair, valid) for pair in checks.items())
+    return validated(replace(schema, checks=(*schema.checks, *added)))
+
+
+def _read_check(schema: Schema, table: str, name: str, text: Any, valid: bool) -> RowCheck:
+    from halocline.read.statement import cut_check  # with it comes the parser of SQL
+
+    if isinstance(text, str) and len(text) > CHECK_CHARS_MAX:
+        raise SchemaError(f"check {name!r} has more than {CHECK_CHARS_MAX} characters")
+    try:
+        return RowCheck(name, *cut_check(text, schema, table), valid)
+    except UsageError as error:
+        column = error.column if isinstance(error, SchemaError) else None
+        raise SchemaError(f"check {name!r}: {error}", column=column) from None
+
+
+def validated(schema: Schema) -> Schema:
+    """The schema itself, once its checks have been tried out over its columns."""
+    for check in schema.checks:
+        try:
+            guard_of(replace(schema, checks=(check,))).validate()
+        except UsageError as error:
+            raise SchemaError(f"check {check.name!r}: {str(error).partition(chr(10))[0]}") from None
+    return schema
 
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:
@@ -42,5 +83,5 @@ def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str,
     if entry is None:
         raise NotFoundError("table", name)
     work.check_untouched(entry)
-    ddl.alter_table(entry, alter(entry.schema, **changes))
+    ddl.alter_table(entry, validated(alter(entry.schema, **changes)))
     work.by_name.clear()

@@ -19,12 +19,14 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from halocline.errors import DuplicateKeyError, SchemaError, UsageError
+from halocline.errors import CheckError, DuplicateKeyError, SchemaError, UsageError
 from halocline.objects.order import key_order, same_as_before
+from halocline.read.guard import broken_rows, check_rows, check_table
 from halocline.schema import convert
 from halocline.schema.batches import BoolArray, Int64Array
+from halocline.schema.compiled import Row
 from halocline.schema.convert import Misfit
-from halocline.txn import bulk, write
+from halocline.txn import bulk, identity, write
 from halocline.txn.core import Core
 from halocline.txn.returning import Returned
 from halocline.txn.taken_keys import SortedKeys, taken_places
@@ -65,6 +67,9 @@ class LenientInsert:
         The list of rejected rows is emptied first: a transaction that runs again leaves no doubles.
         """
         upsert = self.on_conflict == "upsert"
+        if upsert:
+            rows, are_new = identity.without_keys(self.changes.schema, rows)
+            upsert = not are_new
         add = self._upsert if upsert else self._insert
         with self.changes.all_or_nothing():
             for chunk in self._chunks(rows, "given" if upsert else "all"):
@@ -82,11 +87,17 @@ class LenientInsert:
             yield self._rows([rows] if isinstance(rows, Mapping) else rows, columns)
             return
         for chunk in self._tables(schema.opened(rows), whole=columns == "given"):
-            wrong: dict[int, tuple[str, str]] = {}
+            wrong: dict[int, tuple[str | None, str]] = {}
             if self.misfits is None:
                 table = bulk.conformed(self.changes, chunk, done, columns)
+                if columns == "all":
+                    check_table(schema, table, self.changes.entry.name, first=done)
             else:
-                table, wrong = schema.sift(chunk, columns=columns)
+                table, unfit = schema.sift(chunk, columns=columns)
+                wrong |= unfit
+                if columns == "all":
+                    broken = broken_rows(schema, table, self.changes.entry.name)
+                    wrong |= {at: (None, broken[at]) for at in broken.keys() - unfit.keys()}
             self._reject(chunk, done, wrong)
             kept = _all_but(table.num_rows, list(wrong))
             yield _where(table, kept), done + np.flatnonzero(kept)
@@ -124,11 +135,30 @@ class LenientInsert:
                 self.misfits.append(Misfit(at, error.column, error.reason, dict(row)))
         found = np.array(numbers, dtype=np.int64)
         if columns == "all":
-            return schema.to_table(kept), found
+            return self._obeyed(kept, rows, found)
         return schema.table([rows[at] for at in numbers], columns="given"), found
+
+    def _obeyed(
+        self, kept: list[Row], rows: Any, numbers: Int64Array
+    ) -> tuple[pa.Table, Int64Array]:
+        """Those of the rows that break no check; CheckError unless they may be rejected."""
+        schema, name = self.changes.schema, self.changes.entry.name
+        table = schema.to_table(kept)
+        if self.misfits is None:
+            check_rows(schema, kept, name, numbered=True)
+            return table, numbers
+        broken = broken_rows(schema, table, name)
+        for at, reason in sorted(broken.items()):
+            number = int(numbers[at])
+            self.misfits.append(Misfit(number, None, reason, dict(rows[number])))
+        good = _all_but(len(kept), list(broken))
+        return _where(table, good), numbers[good]
 
     def _insert(self, table: pa.Table, numbers: Int64Array) -> int:
         order: Int64Array | None = None
+        table = identity.fill_table(self.core, self.changes, table, self.snapshot)
+        if self.changes.home.sequence is not None:  # the keys that were drawn are new to the checks
+            check_table(self.changes.schema, table, self.changes.entry.name)
         if self.changes.schema.primary_key and table.num_rows:
             table, numbers, order, mine = self._once(table, numbers)
             places = taken_places(self.changes, mine, self.snapshot)
@@ -151,8 +181,33 @@ class LenientInsert:
         if not table.num_rows:
             return 0
         if self.changes.schema.primary_key:
-            table = self._once(table, numbers)[0]
-        return write.upsert(self.core, self.changes, table, self.snapshot, self.returned)
+            table, numbers, *_ = self._once(table, numbers)
+        while table.num_rows:
+            try:
+                return write.upsert(self.core, self.changes, table, self.snapshot, self.returned)
+            except CheckError as error:
+                if self.misfits is None:
+                    raise
+                if self.returned is not None:
+                    self.returned.start_over()
+                table, numbers = self._reject_broken(table, numbers, error)
+        return 0
+
+    def _reject_broken(
+        self, table: pa.Table, numbers: Int64Array, error: CheckError
+    ) -> tuple[pa.Table, Int64Array]:
+        """What is left without the rows that would have broken a check.
+
+        They are known by their keys, for what breaks a check is the row that comes of an upsert.
+        """
+        assert self.misfits is not None
+        assert error.broken, "an upsert has keys"
+        keys = self.changes.schema.keys_of(table)
+        wrong = [at for at, key in enumerate(keys) if key in error.broken]
+        for at, row in zip(wrong, table.take(pa.array(wrong)).to_pylist(), strict=True):
+            self.misfits.append(Misfit(int(numbers[at]), None, error.broken[keys[at]], row))
+        kept = _all_but(table.num_rows, wrong)
+        return _where(table, kept), numbers[kept]
 
     def _once(
         self, table: pa.Table, numbers: Int64Array
@@ -187,7 +242,9 @@ class LenientInsert:
         pairs = zip(numbers[rows].tolist(), values, strict=True)
         self.misfits += [Misfit(number, column, reason, row) for number, row in pairs]
 
-    def _reject(self, chunk: pa.Table, done: int, wrong: Mapping[int, tuple[str, str]]) -> None:
+    def _reject(
+        self, chunk: pa.Table, done: int, wrong: Mapping[int, tuple[str | None, str]]
+    ) -> None:
         if not wrong:
             return
         assert self.misfits is not None

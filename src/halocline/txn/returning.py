@@ -32,7 +32,7 @@ class Returned:
 
     def __init__(self, schema: Schema, rows: Any, returning: Returning) -> None:
         """`rows` are the input, which tells what comes back; `returning` is what was asked for."""
-        self.names = read_returning(schema, returning)
+        self.names = _read(schema, returning)
         self._schema = schema
         self._as_dict = isinstance(rows, Mapping)
         self._rows: list[Row] = []
@@ -62,6 +62,10 @@ class Returned:
         assert not self._tables, "the first rows of the call"
         self._order = keys.select(list(self._schema.primary_key))
 
+    def start_over(self) -> None:
+        """What was noted has not been stored: the call goes on without some of its rows."""
+        self._rows, self._tables, self._order = [], [], None
+
     def keys(self) -> list[Any]:
         """The keys of the rows."""
         found = [key for table in self._tables for key in self._schema.keys_of(table)]
@@ -73,7 +77,7 @@ class Returned:
             rows = self._rows or [
                 row for table in self._tables for row in self._schema.from_table(table)
             ]
-            return select_row(self._schema, rows[0], self.names) if rows else None
+            return _select(self._schema, rows[0], self.names) if rows else None
         if not self._tables:
             return self._schema.arrow.empty_table().select(list(self.names))
         table = pa.concat_tables(self._tables)
@@ -101,7 +105,7 @@ def returned_of(schema: Schema, rows: Any, returning: Returning) -> Returned | N
     return None if returning is False else Returned(schema, rows, returning)
 
 
-def read_returning(schema: Schema, returning: object) -> tuple[str, ...]:
+def _read(schema: Schema, returning: object) -> tuple[str, ...]:
     """The columns that were asked for, in the spelling of the table; UsageError for anything else,
     SchemaError for a name that it has not."""
     if returning is True:
@@ -114,7 +118,11 @@ def read_returning(schema: Schema, returning: object) -> tuple[str, ...]:
     raise UsageError(f"returning= is True or a list of different columns, not {show(returning)}")
 
 
-def select_row(schema: Schema, row: Row, names: Sequence[str]) -> dict[str, Any]:
-    """Some columns of a row, for its caller to keep."""
+def returned_row(schema: Schema, row: Row, returning: Returning) -> dict[str, Any]:
+    """One row, for its caller to keep."""
+    return _select(schema, row, _read(schema, returning))
+
+
+def _select(schema: Schema, row: Row, names: Sequence[str]) -> dict[str, Any]:
     values = schema.as_dict(row)
     return values if names == schema.names else {name: values[name] for name in names}

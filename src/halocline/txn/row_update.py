@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halocline.errors import DuplicateKeyError
+from halocline.read.guard import check_rows
 from halocline.read.point import find, find_row
 from halocline.rows.nodes import Update
 from halocline.rows.state import TableState
@@ -31,7 +32,11 @@ from halocline.schema.codec import encode as encode_rows
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.assignment import constants, read_terms
-from halocline.txn.returning import Returning, read_returning, select_row
+from halocline.txn.identity import with_key
+from halocline.txn.returning import Returning, returned_row
+
+if TYPE_CHECKING:
+    from halocline.txn.core import Core
 
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
@@ -42,18 +47,20 @@ SeenRow = tuple[TableState, Any, int, Row]
 
 
 def first_row(
-    state: TableState, values: Mapping[str, Any], snapshot: int, returning: Returning
+    core: Core, state: TableState, values: Mapping[str, Any], snapshot: int, returning: Returning
 ) -> tuple[Single, Any]:
     """A row that a transaction inserts first of all, to be kept aside (see commit_single), and what
     its caller gets."""
-    names = () if returning is False else read_returning(state.schema, returning)
     row = state.schema.row(values)
-    assert state.key_of is not None
-    key = state.key_of(row)
+    if state.sequence is not None:
+        row = with_key(core, state, row, snapshot)
+    if state.schema.checks:
+        check_rows(state.schema, (row,), state.entry.name)
+    key = state.schema.key_of(row)
     if find(state, key, snapshot):
         raise DuplicateKeyError(state.entry.name, [key])
-    single = (state, key, row, 0, ())
-    return single, select_row(state.schema, row, names) if names else 1
+    shown = 1 if returning is False else returned_row(state.schema, row, returning)
+    return (state, key, row, 0, ()), shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class Addition:
 
     def on_newest(self) -> Update | None:
         """The node that puts it onto the newest version that is folded; None when that is more than
-        a row can tell, SchemaError when a sum does not fit.
+        a row can tell, SchemaError when a sum does not fit or breaks a check.
 
         Without the commit lock that may be too old a version, or one that is just being stored.
         """
@@ -89,7 +96,9 @@ class Addition:
         row = state.row(newest)
         if row is None:
             return None
-        return self._onto(newest, summed(state.schema, row, self.row, self.changed, self.added))
+        row = summed(state.schema, row, self.row, self.changed, self.added)
+        check_rows(state.schema, (row,), state.entry.name)
+        return self._onto(newest, row)
 
     def _onto(self, target: int, row: Row) -> Update:
         state = self.state
@@ -121,7 +130,10 @@ def row_update(
     row = list(old)
     for position, value in checked.items():
         row[position] = value
-    return state, key, tuple(row), rowid, tuple(checked)
+    fresh = tuple(row)
+    if schema.checks:
+        check_rows(schema, (fresh,), state.entry.name)
+    return state, key, fresh, rowid, tuple(checked)
 
 
 def _addition(
@@ -135,6 +147,7 @@ def _addition(
     row = list(old)
     for at in changed:
         row[at] = schema.plus(at, old[at], amounts[at]) if at in amounts else values[at]
+    check_rows(schema, (tuple(row),), state.entry.name)
     return Addition(state, key, target, tuple(row), changed, amounts)
 
 
@@ -162,8 +175,16 @@ def column_ids(schema: Schema, changed: Collection[int], added: Collection[int])
 def met_ids(schema: Schema, changed: Collection[int], added: Collection[int]) -> set[int]:
     """Columns of others that ours meet, as a tombstone names them.
 
-    An addition meets what others have written, and a plain write their additions as well.
+    An addition meets what others have written, and a plain write their additions as well. Columns
+    that stand in one check meet as if they were one.
     """
     columns = schema.columns
+    written = {at for at in changed if at not in added}
+    if schema.checks:
+        changed, written = _beside(schema, changed), _beside(schema, written)
     ids: set[int] = {columns[at].id for at in changed}
-    return ids | {-columns[at].id for at in changed if at not in added}
+    return ids | {-columns[at].id for at in written}
+
+
+def _beside(schema: Schema, positions: Collection[int]) -> set[int]:
+    return {other for at in positions for other in schema.companions.get(at, (at,))}

@@ -34,6 +34,7 @@ from halocline.catalog.entries import ObjectEntry
 from halocline.errors import CorruptionError, DuplicateKeyError
 from halocline.objects.columns import CHANGED, ROWID, SUCCESSOR, tombstone_schema
 from halocline.objects.order import Ordered, key_order, repeats
+from halocline.read.guard import check_table
 from halocline.read.locate import locate_many
 from halocline.rows.state import TableState
 from halocline.rows.system import JobNode
@@ -94,6 +95,7 @@ def join(
     """
     parts = _parts(changes)
     parts.handed_in += jobs
+    check_objects(changes, (*files.data, *files.successor))
     parts.written |= set(written)
     endings = [read_ending(changes.home, entry) for entry in files.tombstone]
     if blind is None:
@@ -102,6 +104,21 @@ def join(
     parts.add(inserts=files.data, successors=files.successor, endings=endings)
     if blind is not None:
         changes.blind = Blind(blind, parts, changed, absent=files.absent, held=files.held)
+
+
+def check_objects(changes: TableChanges, entries: Iterable[ObjectEntry]) -> None:
+    """CheckError when a row in files of others breaks a check. Reads the columns concerned.
+
+    Whoever wrote them may not have asked, so whoever commits them does.
+    """
+    schema, reader = changes.schema, changes.home.shelf.reader
+    if not schema.checks:
+        return
+    ids = {id for check in schema.checks for id in check.ids}
+    names = [c.name for c in schema.columns if c.id in ids or c.name in schema.primary_key]
+    for entry in entries:
+        for table in reader.scan(file_of(entry), schema, columns=names, hidden=()):
+            check_table(schema, table, changes.entry.name)
 
 
 def read_ending(state: TableState, entry: ObjectEntry) -> Ending:
@@ -157,6 +174,7 @@ def upsert(
             writer.rows(table, _order(changes, table))
         writer.drain()
         every = [*entries, *writer.entries]
+        check_objects(changes, every)
         ends = [_met(changes, *pair, snapshot) for pair in _keys(changes, every)]
         changed = frozenset(range(len(schema.columns))) - schema.key_set
         ended = pa.concat_tables([keys for keys, _ in ends])

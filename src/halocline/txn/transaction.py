@@ -135,7 +135,7 @@ class Transaction:
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                self._own, result = first_row(state, rows, self.snapshot, returning)
+                self._own, result = first_row(self._core, state, rows, self.snapshot, returning)
                 return result
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
@@ -145,18 +145,14 @@ class Transaction:
             if plain:
                 count = write.insert(self._core, changes, rows, self.snapshot, returned)
             else:
-                work = LenientInsert(
-                    self._core, changes, self.snapshot, on_conflict, reject, returned
-                )
+                how = on_conflict, reject, returned
+                work = LenientInsert(self._core, changes, self.snapshot, *how)
                 self._note(changes.state, keys=work.run(rows))
                 count = work.count
         return count if returned is None else self._shown(changes, returned)
 
     def upsert(self, table: str, rows: Any, *, returning: Returning = False) -> Any:
-        """Insert rows, or update those whose key exists; absent columns keep their value.
-
-        Returns how many, or with returning= whole rows as they are after it, as `insert` does.
-        """
+        """Insert rows, or update those whose key exists; absent columns keep their value."""
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
         if not self._may_write():
@@ -355,12 +351,13 @@ class Transaction:
         layout: str = "clustered",
         if_not_exists: bool = False,
         comment: str = "",
+        checks: Mapping[str, str] | None = None,
     ) -> None:
         """Create a table; it is there for others when this transaction commits."""
         self._check_usable()
-        definition = new_schema(schema, primary_key, layout, comment, self._core.options)
+        new = new_schema(name, schema, primary_key, layout, comment, checks, self._core.options)
         if self._may_write() and not (if_not_exists and self._ddl().table(name) is not None):
-            entry = self._ddl().create_table(name, definition, layout=layout, options={})
+            entry = self._ddl().create_table(name, new, layout=layout, options={})
             self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:

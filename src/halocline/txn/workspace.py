@@ -170,6 +170,7 @@ class TableChanges:
         "state",
         "summed",
         "sweep",
+        "top",
         "truncated",
         "updates",
     )
@@ -191,6 +192,8 @@ class TableChanges:
         self.sweep: Sweep | None = None
         self.summed = False
         """Were sums made under the commit lock, after the record was?"""
+        self.top = 0
+        """Of a table with an identity column: the highest key that was inserted in memory."""
         self._next_id = -1
 
     def __bool__(self) -> bool:
@@ -217,6 +220,8 @@ class TableChanges:
         self.rows[row_id] = row
         if key is not None:
             self.own[key] = row_id
+            if self.home.sequence is not None and key > self.top:
+                self.top = key
 
     def take_back(self, row_id: int, key: Any) -> None:
         """Delete of an inserted row in memory."""
@@ -256,18 +261,21 @@ class TableChanges:
         """A bulk change. The keys it covers are not in `own`."""
         part.first_id = self._next_id
         self._next_id -= part.count
+        if self.home.sequence is not None and part.run is not None and part.is_insert:
+            self.top = max(self.top, part.run.last)
         self.parts.append(part)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """Bulk work that fails half-way, for want of room on the disk, leaves nothing behind."""
         parts, files = list(self.parts), None if self.objects is None else self.objects.files
+        top = self.top
         bitmaps = [*(part.dropped for part in parts), *(ends.dropped for ends in self.all_ends())]
         dropped = [(bits, bits.copy()) for bits in bitmaps]
         try:
             yield
         except BaseException:
-            self.parts = parts
+            self.parts, self.top = parts, top
             for bits, before in dropped:
                 bits.clear()
                 bits.update(before)

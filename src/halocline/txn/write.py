@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from halocline.objects.order import Ordered, key_order, repeats, same_as_before
+from halocline.read.guard import check_rows, check_table
 from halocline.read.locate import Located, locate_many
 from halocline.rows.members import is_among
 from halocline.rows.nodes import key_run
@@ -25,7 +26,7 @@ from halocline.schema import convert
 from halocline.schema.batches import Int64Array
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
-from halocline.txn import bulk, bulk_ends
+from halocline.txn import bulk, bulk_ends, identity
 from halocline.txn.assignment import Assignment, NewValues, work_out
 from halocline.txn.core import Core
 from halocline.txn.returning import Returned
@@ -39,17 +40,18 @@ def insert(
     """Insert a dict, a list of dicts, or anything that exports Arrow."""
     schema = changes.schema
     if type(rows) is dict:
-        return _insert_rows(changes, [schema.row(rows)], snapshot, returned)
+        return _insert_rows(core, changes, [schema.row(rows)], snapshot, returned)
     if is_rows(rows):
-        return _insert_rows(changes, _checked(schema.row, rows), snapshot, returned)
+        return _insert_rows(core, changes, _checked(schema.row, rows), snapshot, returned)
     committer = core.writing
     rows = schema.opened(rows)
     if convert.is_stream(rows):
         rows, chunks = bulk.read_ahead(committer, changes, rows)
         if chunks is not None:
+            chunks = (identity.fill_table(core, changes, one, snapshot) for one in chunks)
             chunks = chunks if returned is None else returned.through(chunks)
             return bulk.insert_stream(committer, changes, chunks, snapshot)
-    data = schema.table(rows)
+    data = identity.fill_table(core, changes, schema.table(rows), snapshot)
     if returned is not None:
         returned.table(data)
     if data.num_rows <= core.options.bulk_rows:
@@ -60,8 +62,13 @@ def insert(
 
 
 def _insert_rows(
-    changes: TableChanges, rows: Sequence[Row], snapshot: int, returned: Returned | None
+    core: Core,
+    changes: TableChanges,
+    rows: Sequence[Row],
+    snapshot: int,
+    returned: Returned | None,
 ) -> int:
+    rows = identity.fill_rows(core, changes, rows, snapshot)
     if returned is not None:
         returned.rows(rows)
     if len(rows) == 1:
@@ -73,10 +80,14 @@ def upsert(
     core: Core, changes: TableChanges, rows: Any, snapshot: int, returned: Returned | None = None
 ) -> int:
     """Insert or update the same kinds of input."""
-    if isinstance(rows, Mapping):
-        return upsert_rows(changes, [rows], snapshot, returned)
-    if is_rows(rows):
-        return upsert_rows(changes, list(rows), snapshot, returned)
+    if isinstance(rows, Mapping) or is_rows(rows):
+        rows = [rows] if isinstance(rows, Mapping) else list(rows)
+        _need_key(changes)
+        rows = identity.complete(core, changes, rows, snapshot)
+        return upsert_rows(changes, rows, snapshot, returned)
+    rows, are_new = identity.without_keys(changes.schema, rows)
+    if are_new:
+        return insert(core, changes, rows, snapshot, returned)
     data = changes.schema.table(rows, columns="given")
     if data.num_rows <= core.options.bulk_rows:
         return upsert_rows(changes, data.to_pylist(), snapshot, returned)
@@ -104,7 +115,8 @@ def count_rows(rows: Any) -> int:
 
 
 def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
-    """Insert one checked row."""
+    """Insert one row that fits the columns."""
+    check_rows(changes.schema, (row,), changes.entry.name)
     key_of = changes.state.key_of
     if key_of is None:
         changes.insert(None, row)
@@ -117,7 +129,8 @@ def insert_row(changes: TableChanges, row: Row, snapshot: int) -> int:
 
 
 def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> int:
-    """Insert checked rows one by one."""
+    """Insert rows that fit the columns, one by one."""
+    check_rows(changes.schema, rows, changes.entry.name, numbered=True)
     key_of = changes.state.key_of
     if key_of is None:
         for row in rows:
@@ -136,8 +149,9 @@ def insert_rows(changes: TableChanges, rows: Sequence[Row], snapshot: int) -> in
 
 
 def insert_table(changes: TableChanges, table: pa.Table, snapshot: int) -> int:
-    """Insert a checked Arrow table as one part."""
+    """Insert a canonical Arrow table as one part."""
     schema, name = changes.schema, changes.entry.name
+    check_table(schema, table, name, first=0)
     if not schema.primary_key:
         changes.add_part(Part(table=table, run=None))
         return int(table.num_rows)
@@ -194,6 +208,7 @@ def upsert_rows(
     if failure is not None:
         failure.read_keys = absent
         raise failure
+    check_rows(schema, [row for _, row, _, _ in steps], changes.entry.name, numbered=True)
     for key, row, changed, row_id in steps:
         if changed is None:
             changes.insert(key, row)
@@ -230,6 +245,7 @@ def upsert_table(
     except SchemaError as error:
         error.read_keys = [keys[i] for i in np.nonzero(absent)[0]]
         raise
+    check_table(changes.schema, fresh, changes.entry.name)
     with changes.all_or_nothing():
         _update_located(core, changes, table, located, returned)
         if fresh.num_rows:
@@ -260,12 +276,16 @@ def update_many(core: Core, changes: TableChanges, rows: Any, snapshot: int) -> 
         error = NotFoundError("row", shown, hint=hint)
         error.read_keys = absent
         raise error
+    steps = []
+    for key, (old, row_id), values in zip(wanted, seen, rows.to_pylist(), strict=True):
+        assert old is not None, "absent keys were refused"
+        given = _without_key(changes, changes.schema.partial(values))
+        steps.append((row_id, key, _with(old, given), set(given)))
+    check_rows(changes.schema, [row for _, _, row, _ in steps], changes.entry.name)
     with changes.all_or_nothing():
         _update_located(core, changes, table.filter(pa.array(~singly)), located)
-        for key, (old, row_id), values in zip(wanted, seen, rows.to_pylist(), strict=True):
-            assert old is not None, "absent keys were refused"
-            given = _without_key(changes, changes.schema.partial(values))
-            replace(changes, row_id, key, _with(old, given), set(given))
+        for row_id, key, row, changed in steps:
+            replace(changes, row_id, key, row, changed)
     return int(table.num_rows)
 
 
@@ -330,6 +350,7 @@ def add_update_part(
         name = schema.names[position]
         if position not in schema.key_positions:
             table = table.set_column(position, schema.arrow.field(position), values.column(name))
+    check_table(schema, table, changes.entry.name)
     if returned is not None:
         returned.table(table)
     changed = frozenset(positions) - frozenset(schema.key_positions)
@@ -370,9 +391,11 @@ def update_rows(
     if key_of is not None and not schema.key_set.isdisjoint(assignment.values):
         move_rows(changes, list(zip(rows, results, strict=True)), snapshot)
         return
-    for (row_id, old), (values, reads, added) in zip(rows, results, strict=True):
+    fresh = [_with(old, new.values) for (_, old), new in zip(rows, results, strict=True)]
+    check_rows(schema, fresh, changes.entry.name)
+    for (row_id, old), row, (values, reads, added) in zip(rows, fresh, results, strict=True):
         key = None if key_of is None else key_of(old)
-        replace(changes, row_id, key, _with(old, values), {*values, *reads}, added)
+        replace(changes, row_id, key, row, {*values, *reads}, added)
 
 
 def delete_key(changes: TableChanges, key: Any, snapshot: int) -> bool:
@@ -494,6 +517,7 @@ def move_rows(
     taken = [k for k in fresh if k not in leaving and view.see(k)[0] is not None]
     if repeated or taken:
         raise DuplicateKeyError(changes.entry.name, repeated or taken)
+    check_rows(changes.schema, [step[3] for step in steps], changes.entry.name)
     moving = [step for step in steps if step[1] != step[2]]
     for row_id, key, new_key, row, new in steps:
         if key == new_key:

@@ -247,7 +247,7 @@ def test_the_page_about_schemas_is_true(tmp_path: Path) -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "schema.md"
     with hc.open(tmp_path / "shop") as db:
         for code in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-            exec(code, {"hc": hc, "db": db})
+            exec(code, {"hc": hc, "db": db, "dt": dt})
         # The page goes on to turn the status, "new" by default, into a number called state.
         found = db.sql("select state, amount from orders order by amount nulls last").to_pylist()
         assert [row["amount"] for row in found] == [1, 2, 12, 13, None]
