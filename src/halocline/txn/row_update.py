@@ -21,22 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from halocline.errors import DuplicateKeyError
 from halocline.read.guard import check_rows
-from halocline.read.point import find, find_row
+from halocline.read.point import find_row
 from halocline.rows.nodes import Update
 from halocline.rows.state import TableState
 from halocline.schema.codec import encode as encode_rows
 from halocline.schema.compiled import Row
 from halocline.schema.schema import Schema
 from halocline.txn.assignment import constants, read_terms
-from halocline.txn.identity import with_key
-from halocline.txn.returning import Returning, returned_row
-
-if TYPE_CHECKING:
-    from halocline.txn.core import Core
 
 Single = tuple[TableState, Any, Row, int, tuple[int, ...]]
 """The only write of a transaction that writes one row, kept aside without a workspace: table, key,
@@ -44,23 +38,6 @@ row, the committed RowID that is updated (0 for an insert), the positions that c
 tuple: a NamedTuple costs 0.25 us more."""
 SeenRow = tuple[TableState, Any, int, Row]
 """A row that was read: table, key, RowID, row."""
-
-
-def first_row(
-    core: Core, state: TableState, values: Mapping[str, Any], snapshot: int, returning: Returning
-) -> tuple[Single, Any]:
-    """A row that a transaction inserts first of all, to be kept aside (see commit_single), and what
-    its caller gets."""
-    row = state.schema.row(values)
-    if state.sequence is not None:
-        row = with_key(core, state, row, snapshot)
-    if state.schema.checks:
-        check_rows(state.schema, (row,), state.entry.name)
-    key = state.schema.key_of(row)
-    if find(state, key, snapshot):
-        raise DuplicateKeyError(state.entry.name, [key])
-    shown = 1 if returning is False else returned_row(state.schema, row, returning)
-    return (state, key, row, 0, ()), shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
 from halocline.txn.returning import Returned, Returning, returned_of
-from halocline.txn.row_update import Addition, SeenRow, Single, first_row, row_update
+from halocline.txn.row_commit import first_row
+from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
 
