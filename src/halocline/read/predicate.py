@@ -27,7 +27,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import sqlglot
@@ -99,7 +99,7 @@ def predicate_of(text: str, table: str, params: Sequence[Any], schema: Schema) -
     if not known:
         return None
     judges = [judge_of(tree, params, schema) for tree in known]
-    return Predicate(judges, conditions_of(known, params, schema))
+    return Predicate(judges, partial(conditions_of, known, params, schema))
 
 
 def compile_where(

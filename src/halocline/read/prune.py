@@ -69,6 +69,9 @@ Test = Callable[[Zone], bool]
 """Can it be true for one of the values between the bounds of a zone?"""
 
 
+Conditions = Callable[[], Mapping[int, Condition]]
+
+
 class Predicate:
     """Conditions that all must hold, understood once and asked about many objects.
 
@@ -77,12 +80,11 @@ class Predicate:
 
     __slots__ = ("_judges", "conditions")
 
-    def __init__(
-        self, judges: Sequence[Judge], conditions: Mapping[int, Condition] | None = None
-    ) -> None:
+    def __init__(self, judges: Sequence[Judge], conditions: Conditions = dict) -> None:
         self._judges = tuple(judges)
-        self.conditions = conditions or {}
-        """What an index can be asked, by column; all of it must hold, and it need not be all."""
+        self.conditions = conditions
+        """Finds out what an index can be asked, by column. All of that must hold; it need not be
+        all. Tables without an index never ask."""
 
     def may_match(self, zones: Zones) -> bool:
         """Can any row match? Columns without a zonemap are undecided."""

@@ -96,7 +96,7 @@ def select(
     """Run a checked SELECT over what the reader sees."""
     parsed = parse_query(text)
     values = check_params(params)
-    tables, own = _sources(reader, parsed, values, {})
+    tables, own = _sources(reader, parsed, values, None)
     if not stream or own:
         # A pin keeps no files that only this transaction knows: they may go when it ends.
         table = duck.query(parsed.text, values, tables, parsed.quoted)
@@ -106,7 +106,7 @@ def select(
 
 
 def _sources(
-    reader: StatementReader, parsed: Query, values: Sequence[Any], ways: dict[str, HowRead]
+    reader: StatementReader, parsed: Query, values: Sequence[Any], ways: dict[str, HowRead] | None
 ) -> tuple[dict[str, Source], bool]:
     """The tables that a statement names; whether files are among them that only the reader has."""
     tables: dict[str, Source] = {}
@@ -120,8 +120,8 @@ def _sources(
         objects = view.state.shape.tier.by_id
         schema = view.state.schema
         predicate = predicate_of(parsed.text, name, values, schema) if objects else None
-        ways[name] = HowRead()
-        tables[name] = view.source(predicate, how=ways[name])
+        how = None if ways is None else ways.setdefault(name, HowRead())
+        tables[name] = view.source(predicate, how=how)
     return tables, own
 
 

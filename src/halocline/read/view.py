@@ -160,9 +160,9 @@ class View(NamedTuple):
         if how is not None:
             how.objects = len(state.shape.tier.at(self.ts)[0]) + len(mine)
             how.pruned, how.rows_in_memory = how.objects - len(plan.objects), memory.num_rows
-        if predicate is not None and predicate.conditions and state.newest.entry.indexes:
+        if predicate is not None and state.newest.entry.indexes:
             seen = HowRead() if how is None else how
-            conditions = predicate.conditions
+            conditions = predicate.conditions()
             plan, found = read_indexed(state, plan, conditions, rowids=ids, how=seen)
             memory = pa.concat_tables([memory, found]) if found.num_rows else memory
         versions = state.newest.entry.altered
