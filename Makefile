@@ -45,9 +45,9 @@ $(PEERS): pyproject.toml tools/setup.sh
 demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
-# loadgroup keeps the tests of Spark in one process: one session serves them all. A process that
-# dies (a test hung, see pyproject.toml) is not replaced: pytest-xdist would wait for ever.
-PYTEST = $(PY) -m pytest -q -n $(JOBS) --maxprocesses 6 --dist loadgroup --max-worker-restart 0
+# A process that dies (a test hung, see tests/watchdog.py) is not replaced: pytest-xdist would wait
+# for ever.
+PYTEST = $(PY) -m pytest -q -n $(JOBS) --maxprocesses 6 --max-worker-restart 0
 
 test: $(READY)
 	@$(PYTEST) $(ARGS)

@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 SIM = os.environ.get("HALOCLINE_SIM", "") not in {"", "0"}
 STARTED = time.monotonic()
-SPARK = Path(__file__).parent / "spark"
+SPARK = "tests/spark/"
 MEMORY = Path("/dev/shm")
 
 # A slow machine must not fail a test that is right, hence no deadline.
@@ -49,16 +49,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a few cases of each test")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests of Spark share a session, so one process runs them all, however many there are.
 
-    First, because pytest-xdist reads the groups in this hook, too, and may come before us. It hands
-    out the largest group first, so Spark does not begin when all else is done.
+    pytest-xdist hands out the largest group first, so Spark does not begin when all else is done.
+    Its own way, marks and `--dist loadgroup`, writes the group into an attribute that the nodes of
+    this pytest no longer have: each process would start a Spark of its own.
     """
-    for item in items:
-        if SPARK in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class SparkTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(SPARK) else nodeid
+
+    return SparkTogether(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make quick` does not run."""
     if config.getoption("--quick"):
         kept = sample(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -66,12 +75,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The first case of each test, and every eighth after it."""
+    """The first case of each test, and every sixteenth after it."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return {item for some in cases.values() for item in some[::8]}
+    return {item for some in cases.values() for item in some[::16]}
 
 
 _watchdogs: list[Watchdog] = []

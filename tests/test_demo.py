@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import halocline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +84,7 @@ def test_a_short_demo_in_plain_lines_proves_every_claim(tmp_path: Path) -> None:
     assert (tmp_path / "demo.svg").read_text(encoding="utf-8").startswith("<svg ")
 
 
+@pytest.mark.more
 def test_without_java_the_demo_says_so_and_does_the_rest(tmp_path: Path) -> None:
     done = subprocess.run(
         command("--seconds", "1", "--plain", "--dir", str(tmp_path)),

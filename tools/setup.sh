@@ -9,7 +9,18 @@
 
 set -euo pipefail
 
-venv=${1:?usage: tools/setup.sh VENV EXTRAS}
+usage='usage: tools/setup.sh VENV EXTRAS        e.g. tools/setup.sh .venv dev,bench'
+case ${1-} in
+-h | --help)
+    printf '%s\n' "$usage"
+    exit
+    ;;
+'' | -*)
+    printf '%s\n' "$usage" >&2
+    exit 2
+    ;;
+esac
+venv=$1
 extras=${2-}
 cd "$(dirname "$0")/.."
 log=build/setup.log

@@ -23,9 +23,10 @@ def renamed(fields: pa.Schema, written: Schema, table: Schema) -> pa.Schema:
     """Columns that tasks have written, under the names of today; SchemaError if one is not there
     any more, or another."""
     ids = {column.name: column.id for column in written.columns}
-    if column := in_the_way(written, table, [ids[name] for name in fields.names if name in ids]):
-        reason = "was dropped or changed while the rows were written: run the write again"
-        raise SchemaError(reason, column=column)
+    if why := in_the_way(written, table, [ids[name] for name in fields.names if name in ids]):
+        raise SchemaError(
+            f"while rows were written, the table was altered, which {why}: run it again"
+        )
     names = {column.id: column.name for column in table.columns}
     return pa.schema([f.with_name(names[ids[f.name]]) if f.name in ids else f for f in fields])
 

@@ -16,6 +16,9 @@ SnapshotExpiredError; a named snapshot keeps what it needs.
     few changes    read here, and travel inside the partitions
     more           each executor reads the commits of its partition itself, from a handle of its own
 
+A stream keeps the columns that it began with while the table is altered; one that was added appears
+when the query starts again. It stops where that cannot be: a column was dropped, or changed.
+
 Not here: reading changes (read/changes.py), rows of the first snapshot (parts.py).
 """
 
@@ -44,6 +47,7 @@ from halocline.errors import SnapshotExpiredError, UsageError
 from halocline.read.changes import changes_schema, read_events
 from halocline.read.duck import as_schema
 from halocline.schema.batches import Int64Array
+from halocline.schema.evolve import cast
 from halocline.schema.schema import Schema
 from halocline.spark.types import spark_schema
 from halocline.txn.core import Pin
@@ -91,6 +95,8 @@ class ChangeRange(InputPartition):
     table: str
     since: int
     until: int
+    shown: dict[str, Any]
+    """The schema of the table when the stream began, as a wire."""
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -102,6 +108,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         # Opened by the first question: this object also travels to executors.
         self._db: Database | None = None
+        self._table: Schema | None = None
+        """The table as it was when the stream was opened: its columns are those of the stream."""
         self._pin: Pin | None = None
         self._target: int | None = None
 
@@ -159,9 +167,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stamps = self._stamps(db, since, until)
         if len(stamps) > ROWS_ALONG_MAX:
             address, table = self._settings.address, self._settings.table
-            return [ChangeRange(address, table, *pair) for pair in _spans(stamps, since, until)]
-        table = db.changes(self._settings.table, since=since, until=until)
-        return [Along(to_stream(piece)) for piece in pieces(table)]
+            shown, spans = self._shown.to_wire(), _spans(stamps, since, until)
+            return [ChangeRange(address, table, *pair, shown) for pair in spans]
+        changes = _changes(db, self._settings.table, (since, until), self._shown, self._schema)
+        return [Along(to_stream(piece)) for piece in pieces(changes)]
 
     def commit(self, end: Offset) -> None:
         """Everything up to `end` has been delivered: GC may have it."""
@@ -185,7 +194,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if isinstance(partition, ChangeRange):
             with open_to_read(partition.address) as db:
-                table = db.changes(partition.table, since=partition.since, until=partition.until)
+                span, shown = (partition.since, partition.until), Schema.from_wire(partition.shown)
+                table = _changes(db, partition.table, span, shown, self._schema)
         else:
             assert isinstance(partition, Along)
             table = from_stream(partition.data)
@@ -197,9 +207,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._db is None:
             self._db = open_to_read(self._settings.address)
             with self._db.begin() as txn:
-                schema = txn.state_of(self._settings.table).schema
-            _check_schema(schema, self._schema)
+                self._table = txn.state_of(self._settings.table).schema
+            _check_schema(self._table, self._schema)
         return self._db
+
+    @property
+    def _shown(self) -> Schema:
+        assert self._table is not None, "it has been opened"
+        return self._table
 
     def _refreshed(self, db: Database) -> int:
         """The newest timestamp, after a look at the log."""
@@ -223,10 +238,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._settings.starting_timestamp is not None:
             return []  # only changes
         with self._open().begin(at=ts) as txn:
-            state = txn.state_of(self._settings.table)
+            state = txn.state_of(self._settings.table).at_version(self._shown.version)
             self._hold(ts)
-            address = self._settings.address
-            found = plan_parts(state, ts, state.schema.names, address=address)
+            names = tuple(self._schema.names[:-2])
+            found = plan_parts(state, ts, names, address=self._settings.address)
             return [First(part) for part in found]
 
     def _hold(self, ts: int) -> None:
@@ -243,7 +258,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The timestamp of each change in (since, until], ascending."""
         with db.begin(at=until) as txn:
             state = txn.state_of(self._settings.table)
-            _check_schema(state.schema, self._schema)
+            _brought(state.schema.arrow.empty_table(), state.schema, self._shown, self._schema)
             return read_events(state, since, until).stamps
 
     def _limited(self, stamps: Int64Array, newest: int, limit: ReadLimit) -> int:
@@ -274,12 +289,53 @@ def _of(offset: Mapping[str, Any]) -> int:
     return ts
 
 
-def _check_schema(schema: Schema, shown: StructType) -> None:
-    if spark_schema(changes_schema(schema)) != shown:
+def _check_schema(schema: Schema, given: StructType) -> None:
+    """UsageError unless a stream can have these columns."""
+    every = spark_schema(changes_schema(schema))
+    fields = {field.name: field for field in every}
+    is_feed = given.fields[-2:] == every.fields[-2:]
+    if not is_feed or any(fields.get(field.name) != field for field in given):
         raise UsageError(
             "the columns of the table are no longer those of the stream: start the query again, "
             "and leave .schema(...) out"
         )
+
+
+def _changes(
+    db: Database, name: str, span: tuple[int, int], shown: Schema, given: StructType
+) -> pa.Table:
+    """The changes of a span in the columns that the stream began with."""
+    since, until = span
+    changes = db.changes(name, since=since, until=until)
+    with db.begin(at=until) as txn:
+        return _brought(changes, txn.state_of(name).schema, shown, given)
+
+
+def _brought(rows: pa.Table, schema: Schema, shown: Schema, given: StructType) -> pa.Table:
+    """Rows of one version of the schema as a stream shows them that was opened with another.
+
+    A column is its id: one that was renamed goes on under its old name, one that was added since is
+    left out. UsageError for one that was dropped, or whose type has changed.
+    """
+    there, found = {column.id: column for column in schema.columns}, []
+    own = [name for name in given.names if name in shown.names]
+    for column in (shown.columns[shown.position(name)] for name in own):
+        now = there.get(column.id)
+        if now is None and column.since > schema.version:
+            found.append(column.filled(rows.num_rows))
+            continue
+        if now is None or (now.type != column.type and schema.version > shown.version):
+            what = "was dropped" if now is None else f"has become {now.type_name}"
+            raise UsageError(
+                f"column {column.name!r} of the table {what}, and the stream began with it: start "
+                "the query again, if need be with a new checkpoint"
+            )
+        found.append(cast(rows.column(now.name), column.type))
+    rest = given.names[len(own) :]
+    if rows.num_columns > len(schema.columns):  # changes, not rows
+        found += [rows.column(name) for name in rest]
+        own = [*own, *rest]
+    return pa.table(found, names=own)
 
 
 def _spans(stamps: Int64Array, since: int, until: int) -> Iterator[tuple[int, int]]:

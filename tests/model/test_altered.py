@@ -253,7 +253,10 @@ def rolled(feed: pa.Table) -> dict[int, dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.more) for seed in range(3, 6))]
+)
 def test_readers_agree_with_a_model_that_has_a_schema_for_each_version(
     tmp_path: Path, seed: int
 ) -> None:

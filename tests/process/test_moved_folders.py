@@ -197,7 +197,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("role", ["reader", "node"])
+@pytest.mark.parametrize("role", ["reader", pytest.param("node", marks=pytest.mark.more)])
 @pytest.mark.parametrize("harm", [_remove, _cut, _copied, _linked], ids=lambda one: one.__name__)
 def test_published_is_said_again(root: Path, harm: Callable[[Path], None], role: str) -> None:
     """The owner goes on, a process that was there and one that comes later see every commit."""

@@ -3,10 +3,13 @@
     python -m tests.sim.runner --seconds 1800 --jobs 2 --seed 7 [words for pytest, e.g. -k crash]
 
 A suite is a file. Each has a process of its own, in which its cases come in turns (rounds.py) until
-its share of the time is over: what is left, divided by the suites that are left. A suite that is
-done early leaves its time to the others. When the whole time is over no suite begins any more, so a
-run takes as long as it says and, at most, one case longer: some of them take half a minute. A suite
-that did not begin says so; the seed decides the order, so the next short run leaves out others.
+its share of the time is over: what is left, divided by the suites that are left, less what those
+before it took beyond their shares (starting, and a first case that is longer than the share). So a
+suite that overruns shortens the others and leaves none out, as long as there is time for one case
+of each: 600 s are enough for that on two quiet cores. A suite that is done early leaves its time to
+the others. When the whole time is over no suite begins any more, and a run takes as long as it says
+and, at most, one case longer. A suite that did not begin says so; the seed decides the order, so
+the next short run leaves out others.
 
 Each suite is a line: cases, failures, seconds. A failure comes with the command that runs the case
 again with its seed; what the process has said is in build/sim/. The seed of the run decides the
@@ -47,7 +50,7 @@ class Suite:
     cases: int
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
-    until: float = 0.0
+    share: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, int]] = field(default_factory=list)
     slow: dict[str, float] = field(default_factory=dict)
@@ -99,7 +102,7 @@ def collect(words: list[str]) -> list[Suite]:
 def run(suites: list[Suite], seconds: float, jobs: int, seed: int, words: list[str]) -> None:
     """Start suites, some at a time, and wait for all of them."""
     deadline = time.monotonic() + seconds
-    waiting, running, done = list(suites), list[Suite](), 0
+    waiting, running, beyond = list(suites), list[Suite](), list[float]()
     while waiting or running:
         while waiting and len(running) < jobs:
             left = deadline - time.monotonic()
@@ -107,17 +110,18 @@ def run(suites: list[Suite], seconds: float, jobs: int, seed: int, words: list[s
                 break
             # The suites that wait share what `jobs` of them can have at the same time.
             share = left * min(1.0, jobs / (len(waiting) + len(running)))
+            overrun = max(0.0, sum(beyond) / len(beyond)) if beyond else 0.0
             suite = waiting.pop(0)
-            start(suite, share, seed, words)
+            start(suite, max(0.0, share - overrun), seed, words)
             running.append(suite)
         if not running:
             break
         time.sleep(0.2)
         for suite in [one for one in running if is_over(one)]:
             running.remove(suite)
-            done += 1
+            beyond.append(time.monotonic() - suite.started - suite.share)
             settle(suite)
-            print(f"[{done:>2}/{len(suites)}] {line_of(suite)}", flush=True)
+            print(f"[{len(beyond):>2}/{len(suites)}] {line_of(suite)}", flush=True)
     for suite in waiting:
         print(f"        {suite.name:<46}     no time left", flush=True)
 
@@ -137,14 +141,13 @@ def start(suite: Suite, share: float, seed: int, words: list[str]) -> None:
         suite.process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
         )
-    suite.started = time.monotonic()
-    suite.until = suite.started + share + GRACE_S
+    suite.started, suite.share = time.monotonic(), share
 
 
 def is_over(suite: Suite) -> bool:
     """Has its process ended? One that is far too late is ended here."""
     assert suite.process is not None
-    if suite.process.poll() is None and time.monotonic() > suite.until:
+    if suite.process.poll() is None and time.monotonic() > suite.started + suite.share + GRACE_S:
         _end(suite.process)
     return suite.process.poll() is not None
 

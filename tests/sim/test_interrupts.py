@@ -198,7 +198,7 @@ def bench(memory_path: Path) -> Iterator[Bench]:
     bench.db.close()
 
 
-@pytest.mark.parametrize("mode", ["signal", "raise"])
+@pytest.mark.parametrize("mode", ["signal", pytest.param("raise", marks=pytest.mark.more)])
 def test_ctrl_c_at_every_opcode_of_a_single_row_commit(bench: Bench, mode: Mode) -> None:
     outcomes: Counter[bool] = Counter()
     k = 1
@@ -494,7 +494,7 @@ def test_real_signals_beside_other_writers(memory_path: Path, durability: str) -
 @pytest.mark.sim
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_real_signals_for_a_long_time(memory_path: Path, durability: str, fresh_seed: int) -> None:
-    _ride_out(memory_path, durability, seconds=30, seed=fresh_seed)
+    _ride_out(memory_path, durability, seconds=10, seed=fresh_seed)
 
 
 def test_a_timer_that_interrupts_a_loop_of_commits(memory_path: Path) -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 import halocline as hc
 from halocline import spark as hs
+from halocline.errors import DuplicateKeyError, SchemaError, UsageError
+from pyspark_halocline import feed
+from pyspark_halocline.source import DefaultSource
 
 
 def plan_of(frame: Any) -> str:
@@ -87,3 +96,139 @@ def test_older_rows_show_the_defaults_of_added_columns(spark: Any, tmp_path: Pat
         assert "LessThan(id,8)" in plan
         assert "ReadSchema: struct<id:bigint,n:int>" in plan
         hs.release(spark)
+
+
+def test_a_load_adds_the_columns_that_the_table_has_not(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int, "a": str}, primary_key="id")
+        db.run(lambda txn: txn.insert("t", [{"id": n, "a": "old"} for n in range(4)]))
+        db.flush("t")
+        db.run(lambda txn: txn.insert("t", {"id": 4, "a": "l0"}))
+        before = db.visible_ts
+        rows = [(n, "new", n / 2, [n]) for n in range(3, 8)]
+        frame = spark.createDataFrame(rows, "id long, a string, Rate double, tags array<long>")
+        with pytest.raises(SchemaError, match=r"'Rate', 'tags'.*evolve=True") as refused:
+            hs.load(frame, db, "t", on_conflict="upsert")
+        assert refused.value.column == "Rate"
+        with pytest.raises(DuplicateKeyError):
+            hs.load(frame, db, "t", evolve=True)
+        assert (db.visible_ts, db.table("t").schema.names) == (before, ["id", "a"])
+        report = hs.load(frame, db, "t", on_conflict="upsert", token="once", evolve=True)
+        assert (report.inserted, report.updated) == (3, 2)
+        assert db.visible_ts == report.commit_ts == before + 1
+        again = hs.load(frame, db, "t", on_conflict="upsert", token="once", evolve=True)
+        assert again.already_committed
+        expected: list[Any] = [{"id": n, "a": "old", "Rate": None, "tags": None} for n in range(3)]
+        expected += [{"id": n, "a": "new", "Rate": n / 2, "tags": [n]} for n in range(3, 8)]
+        assert db.table("t").to_arrow().sort_by("id").to_pylist() == expected
+        assert db.table("t").to_arrow(at=before).schema.names == ["id", "a"]
+        part = spark.createDataFrame([(1, True), (9, False)], "id long, flag boolean")
+        hs.load(part, db, "t", on_conflict="upsert", evolve=True)
+        assert db.table("t").count() == 9
+        assert db.check() == []
+    with hc.open(tmp_path / "db") as db, hc.open(tmp_path / "db") as node:
+        found = db.table("t").to_arrow().sort_by("id").to_pylist()
+        assert [row["flag"] for row in found] == [None, True, *[None] * 6, False]
+        assert [row["a"] for row in found[:4]] == ["old", "old", "old", "new"]
+        wider = spark.createDataFrame([(1, 1)], "id long, more long")
+        with pytest.raises(UsageError, match="alter_table"):
+            hs.load(wider, node, "t", on_conflict="upsert", evolve=True)
+
+
+def test_a_load_that_adds_columns_beside_others(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int, "a": str}, primary_key="id")
+        db.run(lambda txn: txn.insert("t", [{"id": n, "a": "old"} for n in range(4)]))
+        for change in ({"id": 9, "a": "other"}, {"id": 2, "a": "other"}):
+            gate = tmp_path / f"gate{change['id']}"
+            job = Thread(target=_gated_load, args=(spark, db, gate))
+            job.start()
+            while not (gate / "began").exists() and job.is_alive():
+                job.join(0.01)
+            db.run(lambda txn, row=change: txn.upsert("t", [row]))
+            (gate / "go").touch()
+            job.join()
+        found = db.table("t").to_arrow().sort_by("id").to_pylist()
+        assert [(row["id"], row["a"], row["gate9"], row["gate2"]) for row in found] == [
+            (0, "old", None, None),
+            (1, "old", None, None),
+            (2, "other", "new", "new"),
+            (3, "old", "new", "new"),
+            (9, "other", None, None),
+        ]
+        assert db.check() == []
+
+
+def _gated_load(spark: Any, db: Any, gate: Path) -> None:
+    """A load whose tasks wait until the test has done what it wants to do meanwhile."""
+    gate.mkdir()
+
+    def wait(batches: Any) -> Any:
+        (gate / "began").touch()
+        while not (gate / "go").exists():
+            sleep(0.01)
+        yield from batches
+
+    frame = spark.createDataFrame([(2, "new"), (3, "new")], f"id long, {gate.name} string")
+    hs.load(frame.mapInArrow(wait, frame.schema), db, "t", on_conflict="upsert", evolve=True)
+
+
+def streamed(reader: Any, start: Any, end: Any) -> list[dict[str, Any]]:
+    """The rows of a batch, as executors read them."""
+    batches = [one for part in reader.partitions(start, end) for one in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("along", [True, False], ids=["along", "by executors"])
+def test_a_stream_keeps_its_columns_until_it_starts_again(
+    tmp_path: Path, along: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not along:
+        monkeypatch.setattr(feed, "ROWS_ALONG_MAX", 1)
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int, "a": "int32", "b": str}, primary_key="id")
+        db.run(lambda txn: txn.insert("t", [{"id": n, "a": n} for n in range(3)]))
+        source = DefaultSource({"path": db.path, "table": "t", "changes": "true"})
+        reader = source.streamReader(source.schema())
+        start = reader.initialOffset()
+        first = reader.latestOffset(start, ReadAllAvailable())
+        db.alter_table("t", add={"new": hc.Column(int, default=7)}, rename={"b": "word"})
+        rows = streamed(reader, start, first)
+        assert [(row["id"], row["a"], row["b"]) for row in rows] == [(n, n, None) for n in range(3)]
+        db.run(lambda txn: txn.insert("t", {"id": 5, "a": 5, "word": "w", "new": 8}))
+        db.run(lambda txn: txn.update("t", 1, {"new": 9}))
+        second = reader.latestOffset(first, ReadAllAvailable())
+        rows = streamed(reader, first, second)
+        assert [(row["id"], row["b"], row["_change"]) for row in rows] == [
+            (5, "w", "insert"),
+            (1, None, "update_before"),
+            (1, None, "update_after"),
+        ]
+        assert list(rows[0]) == ["id", "a", "b", "_change", "_commit_ts"]
+        again = source.streamReader(source.schema())
+        assert [row["new"] for row in streamed(again, start, first)] == [7, 7, 7]
+        assert [row["new"] for row in streamed(again, first, second)] == [8, 7, 9]
+        fields = source.schema().fields
+        narrow = source.streamReader(StructType([fields[0], *fields[-2:]]))
+        changes: list[tuple[Any, Any, str]] = [
+            (reader, {"change": {"a": "int64"}}, "'a' of the table has become int64"),
+            (again, {"drop": ["word"]}, "'a' of the table has become int64"),
+        ]
+        for one, change, text in changes:
+            assert streamed(narrow, start, first)
+            db.alter_table("t", **change)
+            db.run(lambda txn: txn.update("t", 2, {"new": 1}))
+            with pytest.raises(UsageError, match=text):
+                one.latestOffset(second, ReadAllAvailable())
+            narrow.latestOffset(second, ReadAllAvailable())
+        fresh = source.streamReader(source.schema())
+        last = fresh.latestOffset(second, ReadAllAvailable())
+        assert len(streamed(narrow, second, last)) == len(streamed(fresh, second, last)) == 4
+        db.alter_table("t", drop=["new"])
+        db.run(lambda txn: txn.update("t", 2, {"a": 1}))
+        with pytest.raises(UsageError, match="'new' of the table was dropped"):
+            fresh.latestOffset(last, ReadAllAvailable())
+        fresh.stop()
+        narrow.stop()
+        reader.stop()
+        again.stop()

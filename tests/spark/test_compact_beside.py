@@ -69,11 +69,11 @@ def at(commits: list[tuple[int, Rows]], ts: int) -> Rows:
     return {key: n for key, n in found.items() if n is not None}
 
 
-@pytest.mark.parametrize("seed", seeds(1, 12))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.more), *seeds(0, 24)])
 def test_no_writer_notices_and_every_snapshot_is_right(
     spark: Any, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds = 2 if seed < 1000 else 8
+    rounds = 2 if seed < 1000 else 4  # in the long run, too: a round on Spark takes ten seconds
     chance = random.Random(seed)
     print(f"seed {seed}, {rounds} rounds")
     with hc.open(tmp_path / "shop", options=OPTIONS) as db:

@@ -27,6 +27,7 @@ def test_a_stream_into_a_table_that_is_queried_meanwhile(spark: Any, tmp_path: P
     assert seen == [200, 200, 400, 400, 600, 600]
 
 
+@pytest.mark.more
 def test_the_change_feed_as_parquet(spark: Any, tmp_path: Path) -> None:
     assert example("changes_to_parquet").main(tmp_path) == [
         (0, "new", "insert"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import halocline as hc
 
@@ -14,6 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 SETTING = "spark.sql.shuffle.partitions"
 
 
+@pytest.mark.more
 def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) >= 4

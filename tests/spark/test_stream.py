@@ -109,13 +109,13 @@ def test_every_change_arrives_once_whatever_dies(spark: Any, shop: Path, tmp_pat
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", range(2))
-def test_fifty_batches(spark: Any, shop: Path, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_twenty_batches(spark: Any, shop: Path, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
-    plan = {batch: chance.choice(faults.PHASES) for batch in range(1, 50, 4)}
+    plan = {batch: chance.choice(faults.PHASES) for batch in range(1, 20, 4)}
     since, died = run_with_faults(spark, shop, tmp_path, chance, plan, 10)
-    assert died >= 8, "of tasks that are told to die in one run, all may do so at once"
+    assert died >= 2, "of tasks that are told to die in one run, all may do so at once"
     assert events(shop) == feed(shop, since)
 
 
@@ -167,6 +167,7 @@ def test_an_offset_that_has_expired_is_told(spark: Any, shop: Path, tmp_path: Pa
         finish(source(stream.writeStream, shop, "events"), tmp_path / "checkpoint")
 
 
+@pytest.mark.more
 def test_all_of_it_works_while_the_database_is_open(
     spark: Any, shop: Path, tmp_path: Path, holder: Any
 ) -> None:
@@ -213,24 +214,23 @@ def holder(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_driver_that_is_killed_at_any_moment(shop: Path, tmp_path: Path, seed: int) -> None:
-    """The whole of Spark dies, again and again, while the table goes on changing."""
+    """The whole of Spark dies while the table goes on changing."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     with hc.open(shop, options=OPTIONS) as db:
         since = db.visible_ts
         arguments = [str(shop), str(tmp_path / "checkpoint"), str(since)]
-        for _ in range(2):
-            program = start_driver([*arguments, "forever"])
-            began = time.monotonic()
-            moment = chance.uniform(1.0, 8.0)
-            while time.monotonic() - began < moment:
-                grow(db, chance, 1)
-            os.killpg(program.pid, signal.SIGKILL)
-            program.wait()
-            assert program.stdout is not None
-            program.stdout.close()
+        program = start_driver([*arguments, "forever"])
+        began = time.monotonic()
+        moment = chance.uniform(1.0, 8.0)
+        while time.monotonic() - began < moment:
+            grow(db, chance, 1)
+        os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+        assert program.stdout is not None
+        program.stdout.close()
         program = start_driver([*arguments, "available"])
         program.communicate(timeout=600)
         assert program.returncode == 0

@@ -35,7 +35,7 @@ ctypes.PyDLL(None).sleep(600)
 }
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize("hang", HANGS)
 def test_a_test_that_hangs_ends_the_run_and_shows_where(tmp_path: Path, hang: str) -> None:
     body = "".join(f"    {line}\n" for line in HANGS[hang].strip().splitlines())

@@ -94,21 +94,37 @@ class Table:
             return [state.shelf.path_of(file) or file.key for file in files]
 
     def history(self) -> pa.Table:
-        """Every commit that touched the table: commit_ts, wall clock, rows changed by kind."""
+        """Every commit that touched the table: commit_ts, wall clock, rows changed by kind.
+
+        Where it altered the table, also the version of the schema that it made, and the change.
+        """
         database = self._database
         with self._oldest() as past, database.begin() as txn:
             state = txn.state_of(self.name)
             events = read_events(state, past.snapshot, txn.snapshot)
-        commits, places = np.unique(events.stamps, return_inverse=True)
+            versions = state.newest.entry.versions()[1:]
+            since, until = past.snapshot, txn.snapshot
+        altered: dict[int, tuple[int, str]] = {}
+        for schema, ts, change in versions:
+            if since < ts <= until:  # several may be of one commit
+                before = altered[ts][1] + ", " if ts in altered else ""
+                altered[ts] = schema.version, before + change
+        stamps = np.concatenate([events.stamps, np.fromiter(altered, np.int64, len(altered))])
+        commits, places = np.unique(stamps, return_inverse=True)
         counts = {
-            name: np.bincount(places[events.kinds == kind], minlength=len(commits))
+            name: np.bincount(
+                places[: len(events.stamps)][events.kinds == kind], minlength=len(commits)
+            )
             for kind, name in _COLUMN_OF.items()
         }
         walls = [database.wall_of(int(ts)) for ts in commits]
+        made = [altered.get(int(ts), (None, None)) for ts in commits]
         columns: dict[str, Any] = {
             "commit_ts": pa.array(commits, pa.int64()),
             "committed_at": pa.array(walls, pa.timestamp("us", "UTC")),
             **{name: pa.array(column) for name, column in counts.items()},
+            "schema_version": pa.array([version for version, _ in made], pa.int64()),
+            "change": pa.array([change for _, change in made], pa.string()),
         }
         return pa.table(columns)
 

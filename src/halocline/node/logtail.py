@@ -49,6 +49,7 @@ _OBJECTS: Final = pa.schema(
         pa.field("location", pa.string(), nullable=False),
         pa.field("is_tombstone", pa.bool_(), nullable=False),
         pa.field("moved", pa.bool_(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
         pa.field("commit_ts_min", pa.int64(), nullable=False),
         pa.field("rowid_min", pa.int64(), nullable=False),
         pa.field("rowid_max", pa.int64(), nullable=False),
@@ -146,6 +147,7 @@ def _of_objects(state: TableState, reshape: Reshape, ts: int) -> FoundMessages:
                 "location": entry.key,
                 "is_tombstone": entry.kind == "tombstone",
                 "moved": entry.moved,
+                "schema_version": entry.stats.schema_version,
                 "commit_ts_min": min(entry.commit_ts_min, ts),
                 "rowid_min": entry.stats.rowid_min,
                 "rowid_max": entry.stats.rowid_max,
@@ -179,6 +181,8 @@ def _encode(found: FoundMessages, database: str, order: int, ts: int) -> list[by
             b"order": b"%d" % order,
             b"commit_ts": b"%d" % ts,
         }
+        if kind in ("Rows", "RowTombstones"):
+            metadata[b"schema_version"] = b"%d" % state.schema.version
         table = table.replace_schema_metadata(metadata)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:

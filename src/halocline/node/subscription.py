@@ -74,6 +74,8 @@ class Message(NamedTuple):
     table_id: int
     order: int
     rows: pa.Table
+    schema_version: int | None = None
+    """Of rows and of keys: how often the table had been altered when they were written."""
 
 
 class Delivery(NamedTuple):
@@ -152,7 +154,8 @@ class Subscription:
             try:
                 commit_ts = int(facts["commit_ts"])
                 table_id, order = int(facts["table_id"]), int(facts["order"])
-                message = Message(facts["kind"], facts["table"], table_id, order, rows)
+                version = int(facts["schema_version"]) if "schema_version" in facts else None
+                message = Message(facts["kind"], facts["table"], table_id, order, rows, version)
             except (KeyError, ValueError) as error:
                 raise CorruptionError("logtail", f"a message lacks a fact: {error}") from error
             if commit_ts >= part.start:

@@ -583,17 +583,50 @@ class PastState(TableState):
         return shown[1]
 
 
+class NextState(PastState):
+    """A table as a version that has not committed yet shows it, to the transaction that alters it.
+
+    Others go on writing rows of the newest version; what they add is shown when it is there.
+    """
+
+    __slots__ = ()
+
+    def past_shape(self) -> Shape:
+        newest, shown, schema = self.newest.shape, self.shown, self.schema
+        active = newest.active
+        if shown is None or shown[0] is not newest or shown[1].active.start != active.end:
+            pages = [shown_in(page, schema) for page in newest.pages]
+            starts, frozen = list(newest.starts), active.freeze()
+            if len(frozen):
+                starts.append(frozen.start)
+                pages.append(AlteredPage(frozen, schema))
+            view = ActivePage(schema, frozen.end)
+            shown = newest, Shape(tuple(starts), tuple(pages), view, newest.tier)
+            self.shown = shown
+        return shown[1]
+
+
+def next_state(newest: TableState, entry: TableEntry) -> TableState:
+    """A view of a table in the shape of an entry that has not committed yet."""
+    return _view(newest, entry, NextState)
+
+
+def _view(newest: TableState, entry: TableEntry, kind: type[PastState]) -> TableState:
+    view = TableState(entry, page_rows=newest.page_rows, shelf=newest.shelf)
+    view.tree, view.deletes, view.turn = newest.tree, newest.deletes, newest.turn
+    view.sequence = newest.sequence
+    view.newest = newest
+    view.__class__ = kind
+    return view
+
+
 def _past(newest: TableState, version: int) -> TableState:
     """The view that a state which was not there at that time would have left."""
     versions = newest.entry.versions()
     entry = replace(newest.entry, schema=versions[version].schema)
-    past = TableState(entry, page_rows=newest.page_rows, shelf=newest.shelf)
-    past.tree, past.deletes, past.turn = newest.tree, newest.deletes, newest.turn
-    past.sequence = newest.sequence
+    past = _view(newest, entry, PastState)
     past.valid_from = versions[version].commit_ts
     past.valid_until = versions[version + 1].commit_ts
-    past.newest = newest
-    past.__class__ = PastState
     return past
 
 
@@ -605,5 +638,8 @@ def _of_newest(name: str) -> property:
 
 
 _VIEWS: Final = {name: _of_newest(name) for name in (*_MOVING, "owes", "created_at", "dropped_at")}
-for _name, _view in (*_VIEWS.items(), ("shape", property(PastState.past_shape))):
-    setattr(PastState, _name, _view)
+for _name, _property in (
+    *_VIEWS.items(),
+    ("shape", property(lambda self: self.past_shape())),
+):
+    setattr(PastState, _name, _property)

@@ -117,16 +117,17 @@ def follows(old: Schema, new: Schema) -> bool:
 
 
 def in_the_way(old: Schema, new: Schema, written: Container[int]) -> str:
-    """A column of rows that were written in the old version, by the name that it has there, which
-    keeps them from being rows of the new one; empty when there is none."""
+    """Why rows that were written in the old version, with values for some columns, may be no rows
+    of the new one, which dropped or changed something; empty when they are."""
     after = {column.id: column for column in new.columns}
     for was in old.columns:
         now = after.get(was.id)
-        if was.id in written and (now is None or now.type != was.type or now.domain != was.domain):
-            return was.name
-        if now is not None and was.nullable and not now.nullable:
-            return was.name
-    return ""
+        is_other = now is None or now.type != was.type or now.domain != was.domain
+        if (was.id in written and is_other) or (now and was.nullable and not now.nullable):
+            return f"dropped or changed column {was.name!r}"
+    rules = {check.rule for check in old.checks}
+    added = [check for check in new.checks if check.rule not in rules]
+    return f"demands more of its rows: {added[0].name or 'not null'}" if added else ""
 
 
 def told(old: Schema, new: Schema) -> str:

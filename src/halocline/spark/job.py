@@ -44,6 +44,7 @@ from halocline.spark.trouble import told
 from halocline.spark.types import check_types, definition, proper_names, quoted
 from halocline.spark.worker import LINE_SQL, check_undamaged, file_in
 from halocline.txn import Transaction, task_objects
+from halocline.txn.definitions import begin_evolved
 from halocline.txn.task_objects import TaskFiles
 from halocline.txn.workspace import TableChanges
 
@@ -106,17 +107,20 @@ def write(
     spec_for: Callable[[Schema], Spec],
     token: Any,
     new_key: Sequence[str] | None = None,
+    evolve: bool | None = None,
 ) -> LoadReport:
     """Run a job in one transaction, for a table of any schema; one commit, or none.
 
-    With `new_key` a table that is missing is made, with the columns of the DataFrame.
+    With `new_key` a table that is missing is made, with the columns of the DataFrame; with `evolve`
+    one that is there gets those that it has not. None: that is not on offer.
     """
     owner = check_input(df, db)
     _shorten_memory(owner, name)
     with told(f"a job on {name!r}"), owner.begin(token=token) as txn:
         if new_key is not None and not txn.already_committed:
             _make_table(df, txn, name, new_key)
-        changes = txn.changes_of(name)
+        fresh = None if evolve is None else _unknown(df, txn, name, evolve=evolve)
+        changes = txn.changes_of(name) if not fresh else _evolved(owner, txn, name, fresh)
         spec = spec_for(changes.schema)
         spec = replace(spec, columns=columns_of(df, changes.schema, spec))
         if txn.already_committed:
@@ -125,7 +129,7 @@ def write(
             raise UsageError("the objects of this database are in memory: Spark cannot write there")
         changes.home.shelf.check_root()  # tasks find their files by path
         check_workers(df.sparkSession)
-        lines = _run(df, owner, txn, name, spec)
+        lines = _run(df, owner, txn, changes, spec)
         changes.home.shelf.check_root()  # what they have written is where the commit looks for it
         report = join(changes, spec, lines)
         txn.keep_token()
@@ -153,6 +157,25 @@ def _make_table(df: DataFrame, txn: Transaction, name: str, key: Sequence[str]) 
         raise UsageError(f"table {name!r} is there, and its primary key is {there}, not {asked}")
 
 
+def _unknown(df: DataFrame, txn: Transaction, name: str, *, evolve: bool) -> T.StructType | None:
+    """The columns of the DataFrame that the table has not; SchemaError if it is not to get them."""
+    known = {column.lower() for column in txn.state_of(name).schema.names}
+    fresh = T.StructType([field for field in df.schema if field.name.lower() not in known])
+    if fresh.names and not evolve:
+        text = ", ".join(map(repr, fresh.names))
+        reason = f"table {name!r} has no column {text}: leave it out, or add it with evolve=True"
+        raise SchemaError(reason, column=fresh.names[0])
+    return fresh if fresh.names and not txn.already_committed else None
+
+
+def _evolved(owner: SparkOwner, txn: Transaction, name: str, fresh: T.StructType) -> TableChanges:
+    """The table with further columns, which it has when the job commits."""
+    if owner.core.owned is None:
+        reason = "evolve=True works where the database was opened first: here, call alter_table"
+        raise UsageError(reason)
+    return begin_evolved(txn, name, dict(zip(fresh.names, definition(fresh).types, strict=True)))
+
+
 def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
     """The input's columns in the table's spelling; SchemaError before a long job starts."""
     own = T.StructType([field for field in df.schema.fields if field.name not in spec.extra])
@@ -169,9 +192,11 @@ def columns_of(df: DataFrame, schema: Schema, spec: Spec) -> tuple[str, ...]:
     return schema.primary_key if spec.blind == "delete" else tuple(given.values())
 
 
-def _run(df: DataFrame, owner: SparkOwner, txn: Transaction, name: str, spec: Spec) -> list[Any]:
+def _run(
+    df: DataFrame, owner: SparkOwner, txn: Transaction, changes: TableChanges, spec: Spec
+) -> list[Any]:
     """Run the tasks; the lines that they send back."""
-    changes, partitions = txn.changes_of(name), _partitions(df)
+    partitions, name = _partitions(df), changes.entry.name
     state, schema = changes.home, changes.home.schema
     job = start(owner, changes, partitions)
     if spec.draws:

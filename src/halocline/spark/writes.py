@@ -49,12 +49,14 @@ def load(
     token: Any = None,
     create: bool = False,
     primary_key: str | Sequence[str] | None = None,
+    evolve: bool = False,
 ) -> LoadReport:
     """Insert the rows of a DataFrame; a key that exists is an error, is ignored or is updated.
 
     Rows of a DataFrame without the table's identity column are new, and get keys.
     With `create` a table that is missing is made in the same commit, with the DataFrame's columns
-    and `primary_key`; into one that is there, with that key, rows are loaded as ever.
+    and `primary_key`; into one that is there, with that key, rows are loaded as ever. With `evolve`
+    columns that the table has not are added to it, nullable and at its end, in the same commit.
     """
     if on_conflict not in get_args(OnConflict):
         raise UsageError(f"on_conflict is error, ignore or upsert, not {on_conflict!r}")
@@ -68,7 +70,7 @@ def load(
                 return Spec(matched="error", absent="insert", draws=True)
         return Spec(matched=_MATCHED[on_conflict], absent="insert")
 
-    return write(df, db, table, spec_for, token, key)
+    return write(df, db, table, spec_for, token, key, evolve)
 
 
 def delete(df: DataFrame, db: Any, table: str, token: Any = None) -> LoadReport:

@@ -31,7 +31,8 @@ from halocline.txn.workspace import TableChanges
 
 def is_behind(changes: TableChanges) -> bool:
     """Has the table been altered since the transaction began?"""
-    return changes.home.newest is not changes.home
+    home = changes.home
+    return home.newest is not home and home.newest.schema.version >= home.schema.version
 
 
 def carry_over(tables: Iterable[TableChanges]) -> bool:
@@ -65,11 +66,11 @@ def check_files(
         _check_columns(state, state.schema_at(version), written)
 
 
-def conflict(state: TableState, column: str = "") -> ConflictError:
+def conflict(state: TableState, why: str = "") -> ConflictError:
     """The error for who has written the table in an older shape."""
     reason = "the table was altered by another transaction"
-    if column:
-        reason += f", which dropped or changed column {column!r}: run the job again"
+    if why:
+        reason += f", which {why}: run the job again"
     return ConflictError(reason, table=state.entry.name, winner_ts=state.newest.valid_from)
 
 
@@ -90,8 +91,8 @@ def _carry(changes: TableChanges, state: TableState) -> None:
 
 
 def _check_columns(state: TableState, old: Schema, written: Collection[int]) -> None:
-    if column := in_the_way(old, state.schema, written or {one.id for one in old.columns}):
-        raise conflict(state, column)
+    if why := in_the_way(old, state.schema, written or {one.id for one in old.columns}):
+        raise conflict(state, why)
 
 
 def _ending(state: TableState, one: Ending, old: Schema, *, lazy: bool) -> Ending:

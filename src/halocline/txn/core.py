@@ -42,8 +42,8 @@ class Pin:
     __slots__ = ("_pins", "key")
 
     def __init__(self, pins: dict[int, int], snapshot: int) -> None:
-        self._pins = pins
         self.key = -id(self)
+        self._pins = pins
         pins[self.key] = snapshot
 
     def close(self) -> None:
@@ -51,7 +51,8 @@ class Pin:
         self._pins.pop(self.key, None)
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_pins"):  # Ctrl-C may end the constructor before it holds anything
+            self.close()
 
 
 class Core:

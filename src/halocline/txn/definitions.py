@@ -4,24 +4,29 @@
     txn.alter_table  --alter_table--> next Schema --> TableDdl (catalog/ddl.py, or at the owner)
 
 A table that a transaction alters is out of its reach until it commits: its rows have the old shape
-up to there. So a table is altered in one transaction, and written in another.
+up to there. So a table is altered in one transaction, and written in another. A job that adds the
+columns that it brings is the exception: it sees the table through a view in the new shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halocline.catalog import TableDdl
 from halocline.catalog.names import check_layout
 from halocline.errors import NotFoundError, SchemaError, UsageError
 from halocline.options import Options
 from halocline.read.guard import guard_of
+from halocline.rows.state import next_state
 from halocline.schema.checks import CHECK_CHARS_MAX, RowCheck, check_names
 from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
-from halocline.txn.workspace import Workspace
+from halocline.txn.workspace import TableChanges, Workspace
+
+if TYPE_CHECKING:
+    from halocline.txn.transaction import Transaction
 
 
 def new_schema(
@@ -73,6 +78,17 @@ def validated(schema: Schema) -> Schema:
         except UsageError as error:
             raise SchemaError(f"check {check.name!r}: {str(error).partition(chr(10))[0]}") from None
     return schema
+
+
+def begin_evolved(txn: Transaction, name: str, add: Mapping[str, Any]) -> TableChanges:
+    """Add columns to a table and begin to load it, all in one commit: a job's way to both."""
+    state, work = txn.state_of(name), txn.workspace
+    txn.alter_table(name, add=add)
+    entry = None if work.ddl is None else work.ddl.table(name)
+    assert entry is not None, "it has been altered just now"
+    changes = TableChanges(next_state(state, entry))
+    work.changes[entry.id] = work.by_name[name] = changes
+    return changes
 
 
 def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str, Any]) -> None:

@@ -106,7 +106,7 @@ class Transaction:
     def __enter__(self) -> Transaction:
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         if self._state == "open":
             if kind is None:
                 if type(self._own) is not tuple or not self._commit_single(self._own):

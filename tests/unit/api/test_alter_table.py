@@ -314,6 +314,34 @@ def test_files_are_exact_again_when_a_table_that_was_altered_has_settled(db: hc.
     assert "text" not in pq.read_schema(path).names
 
 
+def test_history_shows_versions_of_the_schema_with_time_and_change(db: hc.Database) -> None:
+    db.alter_table("t", add={"level": hc.Column(int, nullable=False, default=7)}, drop=["tags"])
+    db.run(lambda txn: txn.insert("t", row(3)))
+    db.alter_table("t", rename={"n": "m"}, change={"price": "decimal(8,2)"}, comment="c")
+    with db.begin() as txn:
+        txn.alter_table("t", set_default={"m": 5})
+        txn.alter_table("t", set_default={"m": None}, drop=["day"])
+    found = db.table("t").history().select(["inserted", "schema_version", "change"]).to_pylist()
+    assert [tuple(one.values()) for one in found] == [
+        (2, None, None),
+        (0, 1, "drop tags, add level int64 not null default 7"),
+        (1, None, None),
+        (0, 2, "rename n to m, change price to decimal(8,2), comment"),
+        (0, 4, "default of m is 5, drop day, default of m is NULL"),
+    ]
+
+
+def test_a_subscription_tells_in_which_version_rows_were_written(db: hc.Database) -> None:
+    with db.subscribe("t") as feed:
+        db.run(lambda txn: txn.insert("t", row(3)))
+        db.alter_table("t", add={"level": int})
+        db.run(lambda txn: txn.insert("t", row(4, level=1)))
+        db.run(lambda txn: txn.delete("t", 3))
+        found = [next(feed).messages[0] for _ in range(3)]
+    assert [one.schema_version for one in found] == [0, 1, 1]
+    assert ["level" in one.rows.schema.names for one in found] == [False, True, False]
+
+
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({}, UsageError, "changes nothing"),
     ({"add": {}}, UsageError, "changes nothing"),

@@ -292,8 +292,9 @@ def test_history_tells_every_commit(db: Any, clock: ManualClock) -> None:
     moment = dt.datetime.fromtimestamp(clock.wall_us() / 1e6, UTC)
     expected.append((txn.commit_ts, moment, 0, 1, 0))
     found = db.table("t").history()
-    assert found.schema.names == ["commit_ts", "committed_at", "inserted", "updated", "deleted"]
-    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    names = ["commit_ts", "committed_at", "inserted", "updated", "deleted"]
+    assert found.schema.names == [*names, "schema_version", "change"]
+    assert [tuple(row.values()) for row in found.select(names).to_pylist()] == expected
     assert db.wall_of(txn.commit_ts) == moment
     db.create_table("empty", {"id": int})
     assert db.table("empty").history().num_rows == 0

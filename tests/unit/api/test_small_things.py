@@ -157,6 +157,7 @@ def test_queries_tell_nothing_of_the_machine(db: hc.Database, text: str) -> None
 LEFT = ['db.sql("select 1")', 'x = db.sql("select * from t", stream=True)']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", LEFT)
 def test_leaving_without_close_is_quiet(tmp_path: Path, left: str) -> None:
     program = f"""

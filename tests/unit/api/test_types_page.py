@@ -78,6 +78,7 @@ def _outcome(db: Any, expression: str) -> str:
     return f" {kind} | `{', '.join(map(repr, values))}` "
 
 
+@pytest.mark.slow
 def test_the_tables_say_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")

@@ -157,6 +157,7 @@ def _check_rows(life: Life, db: Database, what: str) -> None:
             assert seen(db, name) == life.snapshots[name], what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", pytest.param("async", marks=pytest.mark.sim)])
 def test_a_crash_at_any_operation_neither_loses_nor_leaks_a_file(durability: str) -> None:
     """At every one of them, with all that was not synced lost, and with some of it."""

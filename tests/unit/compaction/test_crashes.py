@@ -67,6 +67,7 @@ def operations() -> tuple[int, list[int]]:
     return last - life.begun, points
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_operation_loses_nothing() -> None:
     _, points = operations()
     assert len(points) >= 8, "a job, its files, a commit"
@@ -80,6 +81,7 @@ def test_a_crash_at_any_operation_loses_nothing() -> None:
             life.verify_image(image, f"{moment} operation {number}")
 
 
+@pytest.mark.slow
 def test_an_error_at_any_operation_leaves_a_database_that_goes_on() -> None:
     count, points = operations()
     refused = 0

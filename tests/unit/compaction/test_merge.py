@@ -40,6 +40,7 @@ class Heap:
             self.files.append(ObjectFile(key, stats))
 
 
+@pytest.mark.slow
 @given(keyed_tables(rows_max=60), st.integers(1, 5), st.integers(1, 20), st.randoms())
 def test_the_merge_of_all_types_of_keys_is_the_sorted_whole(
     made: tuple[Schema, Any], parts: int, slab_rows: int, chance: Any

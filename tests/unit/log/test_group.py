@@ -391,6 +391,7 @@ def test_an_interrupt_at_any_step_of_append_or_a_roll_poisons_or_leaves_nothing(
     assert step > 200
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_parked_is_raised_after_the_commit_is_durable() -> None:
     """A real signal, in the main thread, while another thread leads."""
     files = FaultyFiles()

@@ -79,6 +79,7 @@ def _outcome(files: FaultyFiles) -> list[Entry] | None:
         return None
 
 
+@pytest.mark.slow
 def test_10000_flipped_bits_are_corruption_or_lie_in_padding() -> None:
     draw = random.Random(11)
     flips = harmless = 0

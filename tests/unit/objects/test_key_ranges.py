@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def test_a_bound_counts_the_lower_keys(case: tuple[Schema, Any], data: st.DataOb
     assert same([finder.key_at(rig.file, number) for number in range(len(keys))], keys)
 
 
+@pytest.mark.slow
 @given(keyed_tables(), st.data())
 @few()
 def test_a_slice_has_the_versions_between_two_numbers(

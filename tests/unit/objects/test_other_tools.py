@@ -106,6 +106,7 @@ def test_polars_reads_the_right_rows(path: Path) -> None:
     assert same(rows_of(found.cast(everything().schema)), rows_of(everything()))
 
 
+@pytest.mark.slow
 @given(keyed_tables())
 @few()
 def test_pyarrow_reads_any_table_with_checksums_on(case: tuple[Schema, Any]) -> None:

@@ -26,6 +26,7 @@ from tests.unit.objects.rig import KEY, ORDERS, SMALL, Rig, equal, keyed_tables,
 from tests.unit.schema.pools import few
 
 
+@pytest.mark.slow
 @given(keyed_tables(), st.data())
 @few()
 def test_any_rows_of_any_columns_come_back(case: tuple[Schema, Any], data: st.DataObject) -> None:

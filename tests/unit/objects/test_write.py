@@ -55,6 +55,7 @@ def test_l14_a_block_is_the_same_8192_rows_in_every_column() -> None:
     assert stats.rows == 20_000
 
 
+@pytest.mark.slow
 @given(keyed_tables())
 @few()
 def test_l14_blocks_line_up_whatever_the_columns_are(case: tuple[Schema, Any]) -> None:

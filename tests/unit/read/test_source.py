@@ -317,6 +317,7 @@ def written(schema: Schema, rows: list[tuple[Any, ...]], folder: Path) -> TableS
     return state
 
 
+@pytest.mark.slow
 @few()
 @given(tables())
 def test_every_type_comes_back_from_files_as_it_was(

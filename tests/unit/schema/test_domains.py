@@ -202,6 +202,7 @@ def test_updates_are_checked(db: Any) -> None:
         assert txn.get("t", uuid.UUID(int=1)) == _row(1, status="paid", doc="[1]")
 
 
+@pytest.mark.slow
 def test_another_process_checks_too(db: Any) -> None:
     table = _table(db)
     code = (

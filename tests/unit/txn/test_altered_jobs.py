@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 import halocline as hc
 from halocline.errors import ConflictError
 from halocline.options import Options
+from halocline.schema.checks import RowCheck
+from halocline.schema.evolve import in_the_way
+from halocline.schema.schema import Schema
 
 pytest.importorskip("pyspark")
 
@@ -119,6 +123,16 @@ def test_a_job_that_writes_a_dropped_or_changed_column_is_lost(
     with pytest.raises(ConflictError, match=r"dropped or changed column '[ab]'"):
         job.commit()
     assert db.table("t").count() == 6
+
+
+def test_rows_from_before_a_constraint_may_be_no_rows_of_the_table() -> None:
+    old = Schema.define({"id": int, "a": int, "b": str}, "id")
+    columns = tuple(replace(column, nullable=False) for column in old.columns)
+    check = RowCheck("small", ("", " < 100"), (2,))
+    assert "column 'a'" in in_the_way(old, replace(old, columns=columns), [1])
+    assert "small" in in_the_way(old, replace(old, checks=(check,)), [1])
+    assert in_the_way(replace(old, checks=(check,)), old, [1, 2, 3]) == ""
+    assert in_the_way(replace(old, columns=columns), old, [1, 2, 3]) == ""
 
 
 @pytest.mark.parametrize("change", [{"drop": ["b"]}, {"change": {"a": "int64"}}])

@@ -234,6 +234,7 @@ def test_a_table_without_a_key_rejects_what_does_not_fit(home: Any) -> None:
         txn.insert("plain", data, on_conflict="upsert", reject=bad)
 
 
+@pytest.mark.slow
 def test_lines_of_a_csv_file_are_rejected_with_their_reason(db: Any, tmp_path: Path) -> None:
     lines = [f"{number},1,a" for number in range(25_000)]
     lines += ["25000,many,a", "25001,1,a,b,c", "25002,1,z", "25003,,b", "x,1,b", "25004,1,b"]
@@ -316,6 +317,7 @@ with hc.open(sys.argv[1]) as db:
 """
 
 
+@pytest.mark.slow
 def test_another_process_does_all_of_it(db: Any) -> None:
     _insert(db, _row(1))
     command = [sys.executable, "-c", CHILD, db.path]
