@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -53,6 +52,8 @@ class IndexKind(Protocol):
 @cache
 def kinds() -> dict[int, IndexKind]:
     """All kinds, by number."""
+    from importlib.metadata import entry_points  # 10 ms, and most programs have no index
+
     ours: list[IndexKind] = [Sorted()]
     found = {kind.number: kind for kind in ours}
     for point in entry_points(group=GROUP):
