@@ -35,7 +35,9 @@ def test_i12_rows_are_the_same_with_indexes_and_without(tmp_path: Path, seed: in
             if step % 5 == 4:
                 asked += ask_with_own_rows(twins, db, f"seed {seed}, step {step}, own rows")
         assert db.check() == []
+        used = sum(uses for uses, _ in db.core.engine.shelf.index_use.values())
     assert asked >= 250
+    assert used >= 50, "the indexes were hardly asked"
     with hc.open(tmp_path / "db", options=OPTIONS) as again:
         twins.db = again
         with again.begin() as txn:

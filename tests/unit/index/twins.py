@@ -134,7 +134,6 @@ class Twins:
             self.db.drop_index(self.chance.choice(self.indexes))
 
     def build(self) -> None:
-        self.db.core.engine.shelf.index_use.clear()
         if self.indexes:
             name = self.chance.choice(self.indexes)
             self.db.drop_index(name)
