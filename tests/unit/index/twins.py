@@ -68,6 +68,8 @@ class Twins:
         types = {"id": int, **{name: type for name, (type, _) in POOLS.items()}}
         for name in PAIRS:
             db.create_table(name, types, primary_key="id")
+        for name in self.chance.sample(sorted(INDEXES), 9):
+            db.create_index(name, "indexed", INDEXES[name])
 
     @property
     def indexes(self) -> list[str]:
@@ -84,8 +86,24 @@ class Twins:
 
     def row(self) -> dict[str, Any]:
         self.next_id += self.chance.choice((1, 1, 3))
-        values = {name: self.chance.choice(pool) for name, (_, pool) in POOLS.items()}
-        return {"id": self.next_id, **values}
+        return {"id": self.next_id, **{name: self.some(name) for name in POOLS}}
+
+    def some(self, name: str) -> Any:
+        """A value that many rows have, or one that few have, which an index is good for."""
+        pool, number = POOLS[name][1], self.chance.randrange(250)
+        rare: dict[str, Any] = {
+            "n": number,
+            "f": number / 7,
+            "d": Decimal(number) / 4,
+            "day": dt.date(2020, 1, 1) + dt.timedelta(days=number),
+            "at": dt.datetime(2020, 1, 1) + dt.timedelta(minutes=number),
+            "zoned": dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=number),
+            "s": f"w{number:03}",
+            "raw": number.to_bytes(2, "big"),
+        }
+        return (
+            rare[name] if name in rare and self.chance.random() < 0.7 else self.chance.choice(pool)
+        )
 
     def both(self, work: Any) -> None:
         """The same work on both tables, in one commit."""
@@ -146,7 +164,7 @@ class Twins:
 
     def value(self) -> tuple[str, Any]:
         name = self.chance.choice(list(POOLS))
-        return name, self.chance.choice(POOLS[name][1])
+        return name, self.some(name)
 
     def condition(self, depth: int = 0) -> tuple[str, list[Any]]:
         """A condition, and its parameters."""
@@ -156,7 +174,7 @@ class Twins:
             text = sign.join(f"({part})" for part, _ in parts)
             return text, [value for _, values in parts for value in values]
         name, value = self.value()
-        other = self.chance.choice(POOLS[name][1])
+        other = self.some(name)
         kind = self.chance.randrange(7)
         if kind == 0:
             return f"{name} is null", []
@@ -193,11 +211,11 @@ class Twins:
 
     def look_up(self, txn: Transaction, index: str) -> tuple[str, Any, Any]:
         columns = INDEXES[index][: self.chance.randrange(1, len(INDEXES[index]) + 1)]
-        key = [self.chance.choice(POOLS[name][1]) for name in columns]
+        key = [self.some(name) for name in columns]
         one = len(INDEXES[index]) == 1
         if one and self.chance.random() < 0.4:
             name, low = columns[0], key[0]
-            high = self.chance.choice(POOLS[name][1])
+            high = self.some(name)
             tests = [f"{name} is not null" if low is not None or high is not None else "true"]
             tests += [f"{name} >= ?"] * (low is not None) + [f"{name} < ?"] * (high is not None)
             given = [value for value in (low, high) if value is not None]
