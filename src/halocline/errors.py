@@ -38,9 +38,15 @@ class ConflictError(HaloclineError):
         self.table = table
         self.key = key
         self.winner_ts = winner_ts
-        where = f" in table {table!r}" if table else ""
+        where = "" if key is None else f" over key {_short(key)}"
+        where += f" in table {table!r}" if table else ""
         at = f" (committed at {winner_ts})" if winner_ts else ""
         super().__init__(f"conflict{where}: {reason}{at}; run the transaction again")
+
+
+def _short(key: Any) -> str:
+    text = repr(key)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class DuplicateKeyError(HaloclineError):

@@ -1,6 +1,6 @@
 """Opening the database in a process of Spark's.
 
-    to read    read-only: follows the log beside whoever owns the database, or reads a closed one
+    to read    read-only: follows the log beside the owner of the database, or reads a closed one
     to write   `halocline.open`: through the owner, or as the owner while the commit lasts
     by uri     `halocline.connect`, for both
 

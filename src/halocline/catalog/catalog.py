@@ -85,7 +85,7 @@ class Catalog:
     def compact(self, floor: int, *, pinned: Collection[int] = ()) -> list[TableEntry]:
         """Prune versions and hard-delete tables that were dropped at or before the floor.
 
-        Pinned tables are still referenced by somebody and stay until a later call. Returns the
+        Pinned tables are still referenced and stay until a later call. Returns the
         tables that are gone, by id.
         """
         with self.lock:
@@ -132,7 +132,7 @@ class Catalog:
         self.floor = max(self.floor, floor)
 
     def reap(self) -> None:
-        """Roll back the transactions that nobody ended or holds any more."""
+        """Roll back the transactions that were not ended and are not held any more."""
         while self.abandoned:
             changes = self.abandoned.popleft()
             if not changes.done:

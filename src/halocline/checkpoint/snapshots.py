@@ -28,6 +28,12 @@ from halocline.txn import Committer
 from halocline.txn.core import EPOCH_START
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?", re.ASCII)
+_LIKE_A_DATE = re.compile(
+    r"\d+|\d{4}-?W\d{1,2}(-?\d)?|\d{4}[-/.]\d{1,3}([-/.]\d{1,2})?|\d{1,2}[/.]\d{1,2}[/.]\d{4}"
+    r"|T?\d{1,2}:\d{2}(:\d{2})?([.,]\d+)?Z?",
+    re.ASCII | re.IGNORECASE,
+)
+"""Texts that somebody may take for a date, a time of day or a timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,9 @@ class Snapshot:
 def keep_snapshot(committer: Committer, name: str) -> int:
     """Name the newest visible timestamp; durable when this returns."""
     check_name("snapshot", name)
-    if moment_of(name) is not None:
-        raise UsageError(f"a snapshot cannot be called {name!r}: at={name!r} means that moment")
+    if _ISO.fullmatch(name) or _LIKE_A_DATE.fullmatch(name):
+        reason = "it looks like a date, a time or a timestamp: put a word in front"
+        raise UsageError(f"a snapshot cannot be called {name!r}: {reason}, as in 'before-{name}'")
     engine, log = committer.engine, committer.log
     with committer.lock:
         committer.check_running()
@@ -78,8 +85,12 @@ def find_snapshot(engine: EngineState, name: str) -> SnapshotNode:
     return node
 
 
-def resolve(engine: EngineState, at: int | datetime | str, newest: int) -> int:
-    """A point in time, in any of the forms that `at=` takes -> a timestamp that has happened."""
+def resolve(engine: EngineState, at: int | datetime | str, newest: int, now_us: int) -> int:
+    """A point in time, in any of the forms that `at=` takes -> a timestamp that has happened.
+
+    A moment has happened when it is not after `now_us`, nor after the newest commit, whose clock
+    may have been ahead of ours.
+    """
     if isinstance(at, np.integer):  # of a frame's column _commit_ts
         at = int(at)
     if isinstance(at, bool) or not isinstance(at, (int, datetime, str)):
@@ -95,8 +106,10 @@ def resolve(engine: EngineState, at: int | datetime | str, newest: int) -> int:
                 "at= needs a datetime with a time zone, e.g. datetime.now(timezone.utc)"
             )
         elapsed = at - EPOCH_START
-        seconds = elapsed.days * 86400 + elapsed.seconds
-        return min(engine.times.at(seconds * 1_000_000 + elapsed.microseconds), newest)
+        wall_us = (elapsed.days * 86400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
+        if wall_us > max(now_us, engine.times.wall_of(newest)):
+            raise UsageError(f"{at.isoformat(' ')} lies in the future: the newest is {newest}")
+        return min(engine.times.at(wall_us), newest)
     if at < 0:
         raise UsageError(f"a timestamp cannot be negative: {at}")
     if at > newest:
@@ -105,13 +118,16 @@ def resolve(engine: EngineState, at: int | datetime | str, newest: int) -> int:
 
 
 def moment_of(text: str) -> datetime | None:
-    """The moment that a text in the form of ISO 8601 means: a date is midnight in UTC."""
+    """The moment that a text in the form of ISO 8601 means: a date is midnight in UTC.
+
+    None when it has another form; UsageError when there is no such day or time.
+    """
     if not _ISO.fullmatch(text):
         return None
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
+    except ValueError as error:
+        raise UsageError(f"at={text!r} is no date or time that exists: {error}") from None
     return found.replace(tzinfo=UTC) if len(text) <= len("2026-11-18") else found
 
 

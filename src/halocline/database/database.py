@@ -26,6 +26,7 @@ from halocline.clock import Clock, SystemClock
 from halocline.compaction import CompactReport, LocalRunner, Plan, Runner
 from halocline.database.check import check_checkpoints, check_engine, check_log
 from halocline.database.compute_node import ComputeNode, role_now_of, schema_finder
+from halocline.database.constraints import add_constraints
 from halocline.database.display import database_picture
 from halocline.database.health import Health
 from halocline.database.indexes import index_table
@@ -56,6 +57,7 @@ from halocline.options import MIB, Durability, Options, parse_duration, parse_si
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
+from halocline.schema.compression import Codec
 from halocline.schema.evolve import Alteration
 from halocline.store import Files, LocalFiles, Objects
 from halocline.txn import Core, Rerun, Transaction
@@ -180,6 +182,9 @@ class Database:
         One that has lost over a row waits for its turn at it, 30 seconds in all. Returns the
         function's result; None when the token had been committed before.
         """
+        if not callable(function):
+            text = f"run takes a function of one transaction, not {function!r}"
+            raise UsageError(f"{text}: db.run(lambda txn: txn.insert(...))")
         if type(retries) is not int or retries < 0:
             raise UsageError(f"retries must be a whole number, not {retries!r}")
         hot, clock, txn = self._setting.hot, self._setting.clock, None
@@ -219,21 +224,26 @@ class Database:
         if_not_exists: bool = False,
         comment: str = "",
         checks: Mapping[str, str] | None = None,
+        codec: Codec = None,
     ) -> Table:
         """Create a table in a transaction of its own.
 
         schema: a dict of types or of `hc.Column`s, a pa.Schema, or whose columns it shall have: a
         frame, one of Spark too, or the path of a file. Its rows are not taken: insert them later.
+        Of a table of Halocline (`db.table("orders")`) columns are taken with defaults, comments and
+        all, and its checks too, unless checks= says others.
         checks: name -> SQL expression over a row, such as "amount > 0"; a row that makes one false
         is a CheckError, on every way in.
+        codec: "zstd", "lz4" or "none" for the objects of the table, or a dict of columns to these.
         """
         if type(schema).__module__.startswith("pyspark."):
             from halocline.spark.types import definition
 
             schema = definition(schema)
         how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
+        how |= {"codec": codec, "checks": checks}
         with self.begin() as txn:
-            txn.create_table(name, schema, primary_key, checks=checks, **how)
+            txn.create_table(name, schema, primary_key, **how)
         return Table(self, name)
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
@@ -245,7 +255,15 @@ class Database:
         of rows to come; None: none. comment: of the table. Several are one commit. No file is read
         or written, nobody waits, and `at=` before the commit shows the old columns. A transaction
         that has written the table and is still open gets ConflictError; `run` runs it again.
+
+        drop_checks: names of checks. add_checks, name -> expression, and set_required, columns that
+        become not null, take two commits and a call of their own: from the first on all writes obey
+        them, then the rows that are there are looked at. If some of them do not, all is as before,
+        and CheckError names them.
         """
+        if changes.get("add_checks") or changes.get("set_required"):
+            add_constraints(self, name, changes)
+            return
         with self.begin() as txn:
             txn.alter_table(name, **changes)
 
@@ -327,6 +345,9 @@ class Database:
         """
         start = self._resolve(since)
         with self.begin(at=until) as txn:
+            if until is not None and start > txn.snapshot:
+                text = f"since= is timestamp {start}, which comes after until={txn.snapshot}"
+                raise UsageError(f"{text}: give the earlier of the two as since=")
             pin, pins = -id(txn) - 1, txn.core.pins  # next to the transaction's own
             pins[pin] = start
             try:
@@ -633,7 +654,8 @@ class Database:
     def _resolve(self, at: At) -> int:
         """A point in time -> a timestamp that has happened."""
         self.core.check_open()
-        return resolve(self.core.engine, at, self.visible_ts)
+        newest = self.visible_ts
+        return resolve(self.core.engine, at, newest, self._setting.clock.wall_us())
 
 
 def _check_floor(role: Role, ts: int) -> None:

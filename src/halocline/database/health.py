@@ -40,7 +40,7 @@ from halocline.rows import TableState
 from halocline.show import html_table, size_of, text_table
 from halocline.txn import Core
 
-OwedWork = Literal["move", "flush", "compact", "checkpoint", "gc"]
+OwedWork = Literal["move", "flush", "compact", "checkpoint", "gc", "alter"]
 NO_BUDGET: Final = 1 << 62
 
 
@@ -204,6 +204,10 @@ class _Look:
         engine, name = self.core.engine, state.entry.name
         l0 = measure_l0(state, engine.times, self.core.clock.wall_us())
         self.moving(name, l0)
+        for check in state.schema.checks:
+            if not check.valid:
+                why = f"check {check.name} was never verified: add it again, or drop it"
+                self.owe("alter", name, why)
         tier = state.shape.tier
         stats = self.objects(state)
         ended = [entry for entry in tier.by_id.values() if entry.deleted_at != NEVER]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from halocline.checkpoint import Checkpoints, Collector
+from halocline.checkpoint.pins import ProcessPin
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot
 from halocline.compaction import Compactor, CompactReport, Gatherer, Plan, Runner
 from halocline.compaction.indexes import IndexBuilder
@@ -145,17 +146,22 @@ class Maintenance:
         failed = self._committer.log.failed
         if failed is not None:
             troubles["log"] = f"{type(failed).__name__}: {failed}; close the database and open it"
+        horizon, others = None, list[ProcessPin]()
+        try:
+            horizon, others = self.collector.horizon(), self.collector.pins()
+        except (HaloclineError, OSError) as error:  # above all, a folder that is not there any more
+            troubles["folder"] = str(error)
         with self._core.pinned() as ts, readable(self._path):
             return examine(
                 self._core,
                 self.gatherer,
                 ts,
                 l0_budget_bytes=self.mover.pressure.budget_bytes,
-                horizon=self.collector.horizon(),
+                horizon=horizon,
                 tail_bytes=self.checkpoints.tail_bytes(),
                 fresh_bytes=self.checkpoints.bytes_since(),
                 troubles=troubles,
-                others=self.collector.pins(),
+                others=others,
             )
 
     def rest(self) -> None:

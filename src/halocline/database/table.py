@@ -14,6 +14,7 @@ from halocline.errors import SnapshotExpiredError, UnavailableError
 from halocline.read.changes import AFTER, DELETE, INSERT, read_events
 from halocline.read.scan import take_plan, why_inexact
 from halocline.schema.batches import from_arrow
+from halocline.schema.schema import Schema
 
 if TYPE_CHECKING:
     from halocline.database.database import Database
@@ -135,6 +136,11 @@ class Table:
                 return self._database.begin(at=self._database.floor)
             except SnapshotExpiredError:  # the floor has risen meanwhile
                 continue
+
+    def __halocline_schema__(self) -> Schema:
+        """What `create_table` takes over: the columns with all they have, and the checks."""
+        with self._database._begin_reading() as txn:
+            return txn.state_of(self.name).schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Lets pandas, Polars, DuckDB and pyarrow read the table directly."""

@@ -106,7 +106,7 @@ class Channel:
         return HEAD.size + int(HEAD.unpack_from(self._pieces[0])[0])
 
     def is_open(self) -> bool:
-        """Nobody has closed the other end; for a channel on which no reply is due. 1 us."""
+        """The other end is open; for a channel on which no reply is due. 1 us."""
         try:
             self.sock.recv(1, _LOOK)
         except BlockingIOError:

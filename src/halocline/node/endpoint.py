@@ -177,7 +177,7 @@ def _folder(root: str) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def _answers(path: str) -> bool:
-    """Does somebody listen there?"""
+    """Does a server listen there?"""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(ANSWER_S)
         try:

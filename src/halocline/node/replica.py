@@ -161,7 +161,7 @@ class Replica:
                 self._free()
 
     def _await_page(self) -> None:
-        """Somebody may have taken the published position away: its owner says it again."""
+        """The published position may have been taken away: its owner says it again."""
         for _ in range(PAGE_TRIES):
             if self._follower.is_published() or not self._files.is_locked("LOCK"):
                 return

@@ -6,8 +6,8 @@
 The owner's side of a connection is `push`: what a Feed gives, frame after frame.
 
 Each gives Pushed after Pushed until `stop` is called, from any thread, or an error ends it: one of
-errors.py when the owner has said so, OSError when the way to it is lost. Whoever reads slowly holds
-the sender back, nobody else.
+errors.py when the owner has said so, OSError when the way to it is lost. A slow reader holds
+back its sender alone.
 """
 
 from __future__ import annotations

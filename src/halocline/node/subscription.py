@@ -17,7 +17,7 @@ are dropped, and a gap is an error, never a commit that is silently missing.
 
 Invariants
 - Every commit after the first position is delivered once, in order.
-- `position` is the end of what `read` has returned: whoever begins there again misses nothing.
+- `position` is the end of what `read` has returned: one that begins there again misses nothing.
 """
 
 from __future__ import annotations

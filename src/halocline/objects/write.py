@@ -147,7 +147,7 @@ def _encode(
     block_rows = _block_rows(table, min(options.page_rows, BLOCK_ROWS_MAX), options.block_bytes)
     groups = _groups(table, options.row_group_rows, block_rows)
     bloom = _bloom_name(columns, schema, kind)
-    raw = _parquet(table, columns, sorted_by, bloom, block_rows, groups)
+    raw = _parquet(table, columns, sorted_by, bloom, block_rows, groups, schema.compression)
     data, tail_bytes = _with_directory(raw, table, sorted_by, block_rows)
     return data, _stats(table, schema, kind, order, data, tail_bytes)
 
@@ -159,13 +159,17 @@ def _parquet(
     bloom: str | None,
     block_rows: int,
     groups: Sequence[tuple[int, int]],
+    codec: str,
 ) -> memoryview:
     encodings = choose_encodings(table, columns)
     leaves = [column.name for column in columns for _ in leaf_paths(column)]
     rows = max(stop - start for start, stop in groups)
     filters = {bloom: {"ndv": rows, "fpp": BLOOM_FALSE_POSITIVES}} if bloom else None
-    paths = [path for column in columns for path in leaf_paths(column)]
-    codecs = {path: "none" if path in encodings.raw else "zstd" for path in paths}
+    codecs = {
+        path: "none" if path in encodings.raw else column.compression or codec
+        for column in columns
+        for path in leaf_paths(column)
+    }
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,

@@ -4,9 +4,16 @@
                     '-- a check that Python cannot tell: DuckDB, over these rows
     Arrow tables   --DuckDB, only the columns concerned----> obeyed | CheckError | which rows not
 
-A guard belongs to a schema and is kept with it. Wherever rows become final, before they enter a
-transaction or are put together at a commit, one of the functions below is called; tables without
-checks pay for a look at an empty tuple. Who calls when: docs/architecture.md.
+A guard belongs to a schema and is kept with it. Wherever rows become final one of the functions
+below is called; tables without checks pay for a look at an empty tuple:
+
+    a call that writes                 txn/write.py, bulk.py, lenient.py, row_update.py
+    a row put together at the commit   txn/conflict.py, blind.py, row_update.py
+    what another process sends         node/workspace_wire.py, row_commits.py
+    files that others have written     txn/task_objects.py
+
+Measured: an insert of one row with a check that Python can tell, 1.02 of one without, without
+waiting for the disk; a check that is left to DuckDB, 1.4 ms. A million rows at once, 1.05 to 1.2.
 
 DuckDB is an engine of its own here, one for the process, which opens no files: rows that are built
 at a commit have no database at hand. It is started by the first bulk write, or never.
@@ -111,10 +118,10 @@ class Guard:
         keys: list[Any] = [None] * len(places)
         if schema.primary_key:
             keys = schema.keys_of(data.select(list(schema.primary_key)).take(pa.array(places)))
-        (values,) = data.select(self._columns(check)).slice(place, 1).to_pylist()
+        (values,) = data.select(schema.columns_of(check)).slice(place, 1).to_pylist()
         error = CheckError(
             table,
-            check.name or "not null",
+            check.name,
             schema.check_text(check),
             key=keys[0],
             values=values,
@@ -127,10 +134,7 @@ class Guard:
 
     def reason(self, check: RowCheck) -> str:
         """Why a row is refused that breaks it."""
-        return f"check {check.name or 'not null'!r} ({self._schema.check_text(check)}) is broken"
-
-    def _columns(self, check: RowCheck) -> list[str]:
-        return [column.name for column in self._schema.columns if column.id in check.ids]
+        return f"check {check.name!r} ({self._schema.check_text(check)}) is broken"
 
     def _ask(self, data: pa.Table, numbers: Iterable[int], table: str) -> list[Broken]:
         numbers, data = list(numbers), data.select(self._names)

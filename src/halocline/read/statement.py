@@ -46,10 +46,12 @@ UNSTEADY = frozenset(
 """Functions that give another answer at another time or place."""
 _BEFORE = "select 1 from t where "
 _HINTS = {
-    ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATETABLE", "TRUNCATE"): (
+    ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE"): (
         "write with txn.insert, txn.upsert, txn.update, txn.delete, txn.truncate"
     ),
-    ("CREATE", "DROP", "ALTER"): "db.create_table and db.drop_table define tables",
+    ("CREATE", "DROP", "ALTER"): (
+        "db.create_table, db.alter_table and db.drop_table define and change tables"
+    ),
     ("SHOW", "DESCRIBE", "SUMMARIZE"): "db.tables() and db.table(name).schema list what there is",
     ("EXPLAIN", "ANALYZE"): "plans are not shown",
     ("SET", "RESET", "PRAGMA", "USE"): "settings are arguments of halocline.open",
@@ -115,6 +117,7 @@ def _parse_query(text: str) -> Query:
     if not isinstance(tree, _READS) or intruder is not None:
         found = intruder or tree
         kind = (found.name if isinstance(found, exp.Command) else found.key).upper()
+        kind = {"TRUNCATETABLE": "TRUNCATE"}.get(kind, kind)
         hint = next((hint for kinds, hint in _HINTS.items() if kind in kinds), "")
         raise UsageError(f"only SELECT runs here, not {kind}{hint and '; '}{hint}")
     _check_functions(tree, text)

@@ -97,7 +97,7 @@ class Shape(NamedTuple):
 class Ghost(NamedTuple):
     """RowIDs and stamps of rows that left L0 and that the memtree still knows.
 
-    Whoever commits from an older snapshot must learn of these keys without reading a file.
+    A commit from an older snapshot must learn of these keys without reading a file.
     """
 
     rowids: Int64Array

@@ -7,8 +7,7 @@ columns are kept by their permanent ids, so it follows a column that is renamed,
 between stays as it was written.
 
 A check that is not `valid` yet is obeyed by every commit, but rows from before it was there have
-not been looked at. A check without a name demands that a column is not NULL, until the column
-itself says so.
+not been looked at (database/constraints.py).
 
 Not here: reading an expression (read/statement.py), asking it of rows (read/guard.py).
 """
@@ -26,6 +25,7 @@ from halocline.errors import SchemaError
 CHECKS_MAX: Final = 100
 CHECK_CHARS_MAX: Final = 10_000
 NAME_CHARS_MAX: Final = 100
+REQUIRED: Final = "required: "
 _PLAIN: Final = re.compile(r"[^\W\d]\w*")
 
 
@@ -88,3 +88,11 @@ def check_names(names: Iterable[Any]) -> None:
         if count >= CHECKS_MAX:
             raise SchemaError(f"a table has at most {CHECKS_MAX} checks")
         seen.add(name.casefold())
+
+
+def required(schema: Any, column: str) -> RowCheck:
+    """The check that stands for `not null` until no row has NULL there."""
+    one = schema.columns[schema.position(column)]
+    if not one.nullable:
+        raise SchemaError("is not null already", column=one.name)
+    return RowCheck(f"{REQUIRED}{one.name}", ("", " is not null"), (one.id,), valid=False)

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from halocline.errors import SchemaError, UsageError
 from halocline.ids import ColumnId
+from halocline.schema.checks import REQUIRED, RowCheck
 from halocline.schema.column import check_comment, read_default
 from halocline.schema.define import read_definition
 from halocline.schema.names import check_names
@@ -46,6 +47,9 @@ class Alteration(TypedDict, total=False):
     change: Mapping[str, Any] | None
     set_default: Mapping[str, Any] | None
     comment: str | None
+    add_checks: Mapping[str, str] | None
+    drop_checks: Sequence[str]
+    set_required: Sequence[str]
 
 
 KINDS: Final = tuple(Alteration.__annotations__)
@@ -61,12 +65,14 @@ def alter(
     change: Mapping[str, Any] | None = None,
     set_default: Mapping[str, Any] | None = None,
     comment: str | None = None,
+    drop_checks: Sequence[str] = (),
 ) -> Schema:
     """The next version of a schema; SchemaError names the column that cannot be so.
 
     All names but those of added columns, and new ones, are those of the version before.
     """
     columns = dict(enumerate(schema.columns))
+    checks = _kept_checks(schema, names_of("drop_checks", drop_checks))
     for name, given in _pairs("change", change):
         at = schema.position(name)
         columns[at] = _changed(schema, at, given)
@@ -78,14 +84,14 @@ def alter(
         if not isinstance(fresh, str):
             raise SchemaError("a new name is a string", column=name)
         columns[at] = replace(columns[at], name=fresh)
-    for name in _names("drop", drop):
+    for name in names_of("drop", drop):
         at = schema.position(name)
         if at in schema.key_set:
             reason = "is part of the primary key and cannot be dropped: copy into another table"
             raise SchemaError(reason, column=name)
         if (gone := columns.pop(at, None)) is None:
             raise SchemaError("is named twice", column=name)
-        for check in schema.checks:
+        for check in checks:
             if gone.id in check.ids:
                 reason = f"is used by check {check.name!r}: drop that first, with drop_checks="
                 raise SchemaError(reason, column=name)
@@ -96,7 +102,8 @@ def alter(
         kept.append(_added(name, given, ColumnId(last_id), schema.version + 1))
     check_names([column.name for column in kept])
     told_of = schema.comment if comment is None else check_comment(comment)
-    if tuple(kept) == schema.columns and told_of == schema.comment:
+    same = told_of == schema.comment and checks == schema.checks
+    if tuple(kept) == schema.columns and same:
         raise UsageError(f"alter_table changes nothing: say {'=, '.join(KINDS)}=")
     ids = {column.id: at for at, column in enumerate(kept)}
     return replace(
@@ -106,7 +113,36 @@ def alter(
         last_id=last_id,
         comment=told_of,
         version=schema.version + 1,
+        checks=checks,
     )
+
+
+def with_rules(
+    schema: Schema,
+    *,
+    add: Sequence[RowCheck] = (),
+    drop: Sequence[RowCheck] = (),
+    valid: Sequence[RowCheck] = (),
+) -> Schema:
+    """The next version of a schema, with checks that come, go or have been verified.
+
+    A column that was required by a check is not null when that is valid.
+    """
+    gone, verified = {check.rule for check in drop}, {check.rule for check in valid}
+    kept = [check for check in (*schema.checks, *add) if check.rule not in gone]
+    needed = {
+        check.ids[0] for check in kept if check.rule in verified and check.name.startswith(REQUIRED)
+    }
+    checks = tuple(
+        replace(check, valid=check.valid or check.rule in verified)
+        for check in kept
+        if not (check.rule in verified and check.name.startswith(REQUIRED))
+    )
+    columns = tuple(
+        replace(column, nullable=False) if column.id in needed else column
+        for column in schema.columns
+    )
+    return replace(schema, columns=columns, checks=checks, version=schema.version + 1)
 
 
 def follows(old: Schema, new: Schema) -> bool:
@@ -151,7 +187,29 @@ def told(old: Schema, new: Schema) -> str:
             said.append(f"default of {column.name} is {column.default or 'NULL'}")
     if new.comment != old.comment:
         said.append("comment")
-    return ", ".join(said)
+    return ", ".join([*said, *_told_checks(old, new)])
+
+
+def _told_checks(old: Schema, new: Schema) -> list[str]:
+    """What became of checks, for people."""
+    before = {check.rule: check for check in old.checks}
+    after = {check.rule: check for check in new.checks}
+    said = [f"drop check {one.name}" for rule, one in before.items() if rule not in after]
+    for rule, check in after.items():
+        if rule not in before:
+            said.append(f"add check {check.name} ({new.check_text(check)})")
+        elif check.valid and not before[rule].valid:
+            said.append(f"check {check.name} is valid")
+    return said
+
+
+def _kept_checks(schema: Schema, dropped: Sequence[Any]) -> tuple[RowCheck, ...]:
+    known = {check.name.casefold(): check for check in schema.checks}
+    for name in dropped:
+        if not isinstance(name, str) or known.pop(name.casefold(), None) is None:
+            there = ", ".join(check.name for check in schema.checks) or "none"
+            raise SchemaError(f"there is no check {name!r} to drop: the table has {there}")
+    return tuple(check for check in schema.checks if check.name.casefold() in known)
 
 
 def widened(schema: Schema, others: Iterable[Schema]) -> Schema:
@@ -197,7 +255,8 @@ def _pairs(what: str, given: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
     return list((given or {}).items())
 
 
-def _names(what: str, given: Sequence[str]) -> list[str]:
+def names_of(what: str, given: Sequence[str]) -> list[str]:
+    """A list of names that a caller gave; UsageError for anything else."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise UsageError(f"{what}= is a list of column names, not {type(given).__name__}")
     return list(given)

@@ -20,6 +20,7 @@ Invariants
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 import re
@@ -31,7 +32,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from halocline.errors import NotFoundError, SchemaError, UsageError
+from halocline.errors import HaloclineError, NotFoundError, SchemaError, UsageError
 from halocline.schema.convert import PARSED, Misfit
 from halocline.schema.define import read_type
 from halocline.schema.typenames import type_text
@@ -59,6 +60,20 @@ _DUCK: Final = {
     TIMESTAMPTZ: "TIMESTAMPTZ",
 }
 _GAINS: Final = frozenset([("timestamp", "timestamptz"), ("date", "timestamp")])
+_ENCODINGS: Final = {"utf-8": "utf-8", "iso8859-1": "latin-1", "utf-16": "utf-16"}
+"""Those of DuckDB, by the name that Python has for them."""
+_SQL_NAMES: Final = {
+    "sep": "delim",
+    "delimiter": "delim",
+    "dtype": "types",
+    "na_values": "nullstr",
+    "skiprows": "skip",
+    "quotechar": "quote",
+    "escapechar": "escape",
+    "lineterminator": "new_line",
+    "decimal": "decimal_separator",
+}
+"""What SQL calls the options of DuckDB's function of Python, where the two differ."""
 _SETTINGS: Final[dict[str, Any]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -79,7 +94,8 @@ def read(
     path: a file, a folder of files, or a path with `*`. format: "parquet", "csv" or "json", if the
     name does not say it; `.gz` and `.zst` are unpacked. types: column -> type, as in a definition,
     for columns of CSV and JSON whose type DuckDB would guess otherwise. options: those of DuckDB's
-    `read_csv` and `read_json`, such as `delimiter=";"` or `na_values="-"`.
+    `read_csv` and `read_json`, such as `delimiter=";"` or `na_values="-"`; of CSV also
+    `encoding=`: "utf-8", "latin-1" or "utf-16".
 
     NotFoundError when there is no such file, SchemaError naming file and line when one cannot be
     read, UsageError when the format is unknown.
@@ -124,6 +140,8 @@ class FileInput:
             from pyarrow import parquet
 
             return _told(self.paths[0], lambda: parquet.read_schema(self.paths[0]))
+        if all(os.path.getsize(path) == 0 for path in self.paths):
+            raise SchemaError(f"{self._name}: the file is empty")
         with _duck() as duck:
             found = _told(self._name, lambda: self._relation(duck).limit(0).to_arrow_table())
         for at, field in enumerate(found.schema):
@@ -200,12 +218,42 @@ class FileInput:
     def _relation(self, duck: Any, further: Mapping[str, Any] = {}) -> Any:
         named = {name: _duck_type(type) for name, type in self._types.items()}
         if self.format == "csv":
-            return duck.read_csv(self.paths, dtype=named or None, **self._options, **further)
+            options = {**self._options, **further} | ({"dtype": named} if named else {})
+            if "encoding" in options:
+                return duck.sql(_csv_query(self.paths, options))
+            return duck.read_csv(self.paths, **options)
         found = duck.read_json(self.paths, **self._options)
         if not named:
             return found
         columns = dict(zip(found.columns, map(str, found.types), strict=True)) | named
         return duck.read_json(self.paths, columns=columns, **self._options)
+
+
+def _csv_query(paths: Sequence[str], options: Mapping[str, Any]) -> str:
+    """`read_csv` as SQL: DuckDB's function of Python knows no encoding but UTF-8."""
+    name = str(options["encoding"])
+    try:
+        encoding = _ENCODINGS[codecs.lookup(name).name]
+    except LookupError:
+        known = ", ".join(map(repr, _ENCODINGS.values()))
+        raise UsageError(f"encoding= is one of {known}, not {name!r}: convert the file") from None
+    named = {_SQL_NAMES.get(key, key): value for key, value in options.items()}
+    given = {**named, "encoding": encoding}
+    if bad := [key for key in given if not key.isidentifier()]:
+        raise UsageError(f"{bad[0]!r} is no option of read_csv")
+    told = "".join(f", {key}={_sql(value)}" for key, value in given.items())
+    return f"from read_csv({_sql(list(paths))}{told})"
+
+
+def _sql(value: Any) -> str:
+    """A Python value as a constant of SQL."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_sql(str(key))}: {_sql(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_sql, value)) + "]"
+    if value is None or isinstance(value, (bool, int, float)):
+        return "null" if value is None else str(value)
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def parse(texts: Any, type: Any) -> tuple[Any, Any]:
@@ -324,6 +372,8 @@ def _told(path: str, step: Any) -> Any:
         return step()
     except FileNotFoundError:
         raise NotFoundError("file", path) from None
+    except HaloclineError:
+        raise
     except Exception as error:
         raise _trouble(path, error) from error
 

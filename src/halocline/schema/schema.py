@@ -9,7 +9,7 @@ A Schema is a value: immutable, compared by content, safe to share between threa
 for speed (generated functions, typed decoders) is made on first use and kept.
 
 Canonical values are described in values.py. Nested ones are lists and dicts, which a caller could
-change: whoever hands out rows of a schema with `nested` positions copies those (`as_dict` does).
+change: code that hands out rows of a schema with `nested` positions copies those (`as_dict` does).
 
 Every column has a permanent id; `last_id` is the highest ever given, so that none is used again.
 """
@@ -43,7 +43,14 @@ from halocline.schema.compiled import (
     compile_key,
     compile_row,
 )
-from halocline.schema.define import check_identity, read_definition, read_key, read_stored
+from halocline.schema.compression import ZSTD, Codec, read_compression
+from halocline.schema.define import (
+    Defined,
+    check_identity,
+    read_definition,
+    read_key,
+    read_stored,
+)
 from halocline.schema.domains import Domain
 from halocline.schema.names import ColumnNames
 from halocline.schema.typenames import type_text
@@ -72,6 +79,8 @@ class TableColumn:
     """The constant that rows show which are older than the column; None: NULL."""
     identity: bool = False
     """Are keys drawn for rows that do not name it?"""
+    compression: str = ""
+    """The codec of its pages; empty: that of the table."""
 
     @property
     def type_name(self) -> str:
@@ -87,6 +96,8 @@ class TableColumn:
             found["absent"] = self.absent.to_wire()["constant"]
         if self.identity:
             found["identity"] = True
+        if self.compression:
+            found["codec"] = self.compression
         return found if self.default is None else found | self.default.to_wire()
 
     def filled(self, rows: int) -> pa.ChunkedArray:
@@ -109,6 +120,8 @@ class Schema:
     """How often the table had been altered; evolve.py makes the next."""
     checks: tuple[RowCheck, ...] = ()
     """What must hold for every row; read/guard.py asks."""
+    compression: str = ZSTD
+    """The codec of columns that have none of their own."""
 
     @classmethod
     def define(
@@ -117,12 +130,15 @@ class Schema:
         primary_key: str | Sequence[str] | None = None,
         *,
         comment: str = "",
+        codec: Codec = None,
         key_bytes_max: int = keys.KEY_BYTES_MAX,
     ) -> Schema:
-        """A new schema from a dict of types, a pa.Schema or a frame; ids are 1..n."""
-        defined = read_definition(definition)
+        """A new schema from a dict of types, a pa.Schema, a frame or a schema; ids are 1..n."""
+        whole = isinstance(definition, cls)
+        defined = _copied(definition) if whole else read_definition(definition)
         positions = read_key(primary_key, defined)
         check_identity(defined, positions)
+        compression, special = read_compression(codec, [column.name for column in defined])
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
             raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
@@ -135,6 +151,7 @@ class Schema:
                 default=column.default,
                 comment=column.comment,
                 identity=column.identity,
+                compression=special.get(at, column.compression),
             )
             for at, column in enumerate(defined)
         )
@@ -143,6 +160,7 @@ class Schema:
             key_positions=positions,
             last_id=len(columns),
             comment=check_comment(comment),
+            compression=compression,
             key_bytes_max=key_bytes_max,
         )
 
@@ -182,6 +200,10 @@ class Schema:
     def check_text(self, check: RowCheck, *, quoted: bool = False) -> str:
         """The expression of a check; quoted for those that parse it."""
         return check.text({column.id: column.name for column in self.columns}, quoted=quoted)
+
+    def columns_of(self, check: RowCheck) -> list[str]:
+        """Names of the columns that a check reads."""
+        return [column.name for column in self.columns if column.id in check.ids]
 
     @cached_property
     def companions(self) -> dict[int, frozenset[int]]:
@@ -421,6 +443,7 @@ class Schema:
             "version": self.version,
             **({"comment": self.comment} if self.comment else {}),
             **({"checks": [one.to_wire() for one in self.checks]} if self.checks else {}),
+            **({"codec": self.compression} if self.compression != ZSTD else {}),
         }
 
     @classmethod
@@ -438,6 +461,7 @@ class Schema:
             key_positions=stored.key,
             last_id=stored.last_id,
             comment=stored.comment,
+            compression=stored.compression,
             key_bytes_max=key_bytes_max,
             version=stored.version,
             checks=stored.checks,
@@ -546,3 +570,20 @@ class Schema:
             made = new and (column.identity or column.default is not None)
             if at not in given and not made:
                 raise SchemaError(text, column=self.names[at])
+
+
+def _copied(schema: Schema) -> list[Defined]:
+    """The columns of a schema for a new table, which has no rows from before one of them."""
+    return [
+        Defined(
+            column.name,
+            column.type,
+            column.nullable,
+            column.domain,
+            column.default,
+            column.comment,
+            identity=column.identity,
+            compression=column.compression,
+        )
+        for column in schema.columns
+    ]

@@ -12,8 +12,8 @@ catalog needs no second format for types.
 
 Names are those of SQL, DuckDB, Spark and Arrow, without regard to case. Where they disagree the
 wider one wins, so that nothing is lost by a guess: `float` is 64 bits (`real` and `float32` are
-32), `int8` has 8 bits (PostgreSQL's is `bigint`). A length, as in `varchar(20)`, is read and not
-enforced, as in DuckDB and SQLite.
+32), `int8` has 8 bits (PostgreSQL's is `bigint`). A length, as in `varchar(20)`, is refused: it
+would not be enforced, and a check of the table says the same.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class _Parser:
         if name not in _NAMES:
             raise self.error()
         if name in _SIZED and self.peek() == "(":
-            self._numbers()
+            check = 'checks={"short": "length(name) <= 20"}'
+            raise self.error(f"texts have no length here: leave it out, and give the table {check}")
         return _NAMES[name]
 
     def _struct(self, depth: int) -> Any:

@@ -163,11 +163,30 @@ def work_out_table(
     try:
         found = duck.query(query, params, {"_view": view})
     except UsageError as error:
-        raise UsageError(str(error).partition("\n")[0]) from error  # without the text of our query
+        reason = str(error).partition("\n")[0]  # without the text of our query
+        raise SchemaError(reason, column=_culprit(duck, schema, table, assignment, rows)) from error
     given = {at: found.schema.get_field_index(f"c{at}") for at in terms}
     fitting = convert.conform(found, schema.columns, schema.arrow, given, absent=False)
     columns = {at: fitting.column(schema.names[at]) for at in terms}
     return columns, frozenset(reads) - schema.key_set
+
+
+def _culprit(
+    duck: Duck, schema: Schema, table: str, assignment: Assignment, rows: pa.Table
+) -> str | None:
+    """The column whose amount or expression failed: each is tried by itself."""
+    terms = {**assignment.exprs, **assignment.amounts}
+    if len(terms) == 1:
+        (only,) = terms
+        return schema.names[only]
+    for at in sorted(terms):
+        exprs = {at: assignment.exprs[at]} if at in assignment.exprs else {}
+        amounts = {at: assignment.amounts[at]} if at in assignment.amounts else {}
+        try:
+            work_out_table(duck, schema, table, Assignment({}, amounts, exprs), rows)
+        except SchemaError:
+            return schema.names[at]
+    return None
 
 
 def _cast(text: str, type: Any) -> str:

@@ -85,7 +85,7 @@ class KeyBlocks:
         return start
 
     def close(self) -> dict[int, tuple[int, int]]:
-        """Nobody draws any more: what is left, by table."""
+        """End drawing; returns what is left, by table."""
         with self._lock:
             self._closed = True
             return {id: block for id, block in self._blocks.items() if block[0] < block[1]}

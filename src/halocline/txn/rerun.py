@@ -16,7 +16,7 @@ second; then one of them tries without. A run that does not write what was expec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -33,10 +33,17 @@ EXPECTED_S: Final = 1.0
 _FUNCTIONS_MAX: Final = 64
 
 
+class _Row(NamedTuple):
+    """A row as people name it, where that is known."""
+
+    table: str | None = None
+    key: Any = None
+
+
 class _Lost(NamedTuple):
     """What a function has lost over."""
 
-    rows: frozenset[RowName]
+    rows: Mapping[RowName, _Row]
     twice: bool
     until: float
 
@@ -49,7 +56,7 @@ class Rerun:
     """The rows that a run has lost over, and its turn at them."""
 
     def __init__(self, hot: HotRuns) -> None:
-        self.rows: set[RowName] = set()
+        self.rows: dict[RowName, _Row] = {}
         self._hot = hot
         self._expected: CodeType | None = None
         """The function, if it is taken to want what it has lost over before."""
@@ -76,24 +83,26 @@ class Rerun:
             hot.pop(code, None)
             return None
         found = Rerun(hot)
-        found.rows, found._expected = set(lost.rows), code
+        found.rows, found._expected = dict(lost.rows), code
         return found
 
     def lost(self, core: Core, txn: Transaction | None, error: ConflictError) -> None:
         """Remember what an attempt has lost over, and what it had locked."""
         if txn is not None:
-            self.rows |= txn.locked
+            self.rows = dict.fromkeys(txn.locked, _Row()) | self.rows
         state = core.state_of(error.table, core.newest_ts()) if error.table is not None else None
         if state is not None and state.key_of is not None and error.key is not None:
-            self.rows.add((state.table_id, state.schema.key_bytes(error.key)))
+            name = state.table_id, state.schema.key_bytes(error.key)
+            self.rows[name] = _Row(state.entry.name, error.key)
             if txn is not None and txn.began is not None:
                 self._note(txn.began[0], core.clock.monotonic() + EXPECTED_S)
 
     def _note(self, code: CodeType, until: float) -> None:
-        rows, before = frozenset(self.rows), self._hot.get(code)
+        rows, before = dict(self.rows), self._hot.get(code)
         if before is None and len(self._hot) >= _FUNCTIONS_MAX:
             self._hot.clear()
-        self._hot[code] = _Lost(rows, before is not None and before.rows == rows, until)
+        twice = before is not None and before.rows.keys() == rows.keys()
+        self._hot[code] = _Lost(rows, twice, until)
 
     def run(self, function: Callable[[Transaction], T], txn: Transaction) -> T:
         """Run the function while it has its turn, which ends with this transaction from now on.
@@ -120,8 +129,17 @@ class Rerun:
             began = clock.monotonic()
             try:
                 self._snapshot = committer.begin_turn(self._ticket, self.rows, self._wait_s)
+            except ConflictError as error:
+                raise self._named(error) from None
             finally:
                 self._wait_s -= clock.monotonic() - began
+
+    def _named(self, error: ConflictError) -> ConflictError:
+        """The error with the row in it, as far as it is known which one was waited for."""
+        tables = {row.table for row in self.rows.values()}
+        table = tables.pop() if len(tables) == 1 else None
+        (row,) = self.rows.values() if len(self.rows) == 1 else (_Row(),)
+        return ConflictError(error.reason, table=table, key=row.key, winner_ts=error.winner_ts)
 
     def pause(self, clock: Clock, attempt: int) -> None:
         """Wait a moment for a rival that has not committed yet, if there is no row to wait for."""

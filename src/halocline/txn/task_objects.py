@@ -109,7 +109,7 @@ def join(
 def check_objects(changes: TableChanges, entries: Iterable[ObjectEntry]) -> None:
     """CheckError when a row in files of others breaks a check. Reads the columns concerned.
 
-    Whoever wrote them may not have asked, so whoever commits them does.
+    The writer may not have asked, so the commit does.
     """
     schema, reader = changes.schema, changes.home.shelf.reader
     if not schema.checks:

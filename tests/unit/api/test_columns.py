@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,70 @@ def test_the_page_about_schemas_is_true(tmp_path: Path) -> None:
         found = db.sql("select state, amount from orders order by amount nulls last").to_pylist()
         assert [row["amount"] for row in found] == [1, 2, 12, 13, None]
         assert {row["state"] for row in found} == {0}
+
+
+def test_uuids_are_made_at_once() -> None:
+    made = Schema.define(COLUMNS, "id").defaults["mark"]
+    many = made.many(3000).to_pylist()
+    assert all(UUID.fullmatch(one) for one in [*many, made.one()])
+    assert len(set(many)) == 3000
+    assert made.many(0).to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    "codec",
+    ["gzip", "LZ4", "", 1, True, ["zstd"], {"id": "gzip"}, {"id": None}, {"no": "zstd"},
+     {1: "zstd"}, {"id": "zstd", "ID": "zstd"}],
+)  # fmt: skip
+def test_a_codec_that_is_none_is_refused(tmp_path: Path, codec: Any) -> None:
+    with hc.open(tmp_path / "shop") as db:
+        with pytest.raises(SchemaError):
+            db.create_table("t", {"id": int}, primary_key="id", codec=codec)
+        with db.begin() as txn:
+            with pytest.raises(SchemaError):
+                txn.create_table("t", {"id": int}, "id", codec=codec)
+            with pytest.raises(hc.UsageError, match="what"):
+                txn.create_table("t", {"id": int}, "id", what=codec)  # type: ignore[call-arg]
+        assert db.tables() == []
+
+
+def test_a_table_shows_its_codecs(tmp_path: Path) -> None:
+    for step in range(2):
+        with hc.open(tmp_path / "shop") as db:
+            if not step:
+                db.create_table("t", COLUMNS, "id", codec="lz4", comment="fast")
+                db.create_table("u", COLUMNS, "id", codec={"note": "none"})
+                db.checkpoint()
+            assert "codec lz4; fast" in repr(db.table("t"))
+            assert "note: codec none" in repr(db.table("u"))
+
+
+def test_a_table_made_from_a_table_takes_its_columns_whole(tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        columns = {
+            "id": hc.Column(int, identity=True),
+            "mark": hc.Column("uuid", default=hc.uuid),
+            "kind": hc.Column("enum('a', 'b')", comment="which"),
+            "amount": hc.Column("decimal(5,2) not null", default=1),
+            "facts": "json",
+        }
+        db.create_table("t", columns, primary_key="id", checks={"positive": "amount > 0"})
+        db.alter_table("t", add={"late": hc.Column(int, default=3)}, rename={"amount": "sum"})
+        with pytest.raises(SchemaError, match="identity"):
+            db.create_table("keyless", db.table("t"))
+        db.create_table("copy", db.table("t"), primary_key="id")
+        db.create_table("free", db.table("t"), primary_key="id", checks={})
+        first, second = (db.table(name).__halocline_schema__() for name in ("t", "copy"))
+        assert [replace(c, id=0, since=0, absent=None) for c in first.columns] == [
+            replace(c, id=0) for c in second.columns
+        ]
+        assert [c.since for c in second.columns] == [0] * 6
+        db.run(lambda txn: txn.insert("copy", {"kind": "a"}))
+        (row,) = db.table("copy").to_arrow().to_pylist()
+        assert UUID.fullmatch(row["mark"])
+        assert (row["id"], row["sum"], row["late"]) == (1, Decimal("1.00"), 3)
+        for bad in ({"kind": "z"}, {"facts": "{"}, {"sum": -1}):
+            with pytest.raises(SchemaError):
+                db.run(lambda txn, bad=bad: txn.insert("copy", bad))
+        db.run(lambda txn: txn.insert("free", {"sum": -1}))
+        assert db.check() == []

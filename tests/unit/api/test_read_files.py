@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import halocline as hc
+from halocline.errors import SchemaError, UsageError
 from halocline.schema import files
 
 CSV = """id,name,zip,price,day
@@ -280,3 +281,34 @@ def test_texts_are_parsed_and_the_bad_ones_marked() -> None:
     found, bad = files.parse(pa.array(["1", None, "x", " 7 ", ""]), pa.int64())
     assert found.to_pylist() == [1, None, None, 7, None]
     assert bad.to_pylist() == [False, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("latin-1", "latin-1"), ("iso-8859-1", "latin-1"), ("utf-16", "utf-16"), ("UTF8", "utf-8")],
+)
+def test_a_csv_file_in_another_encoding(db: Any, tmp_path: Path, given: str, used: str) -> None:
+    path = tmp_path / "old.csv"
+    path.write_bytes("id;name;zip\n1;caf\xe9;01234\n2;-;00001\n".encode(used))
+    options: Any = {"encoding": given, "delimiter": ";", "na_values": "-", "quotechar": '"'}
+    rows = _load(db, hc.read(path, types={"zip": str}, **options))
+    assert rows == [
+        {"id": 1, "name": "caf\xe9", "zip": "01234"},
+        {"id": 2, "name": None, "zip": "00001"},
+    ]
+
+
+def test_an_encoding_or_option_that_is_not_known(db: Any, orders: Path) -> None:
+    with pytest.raises(UsageError, match="encoding= is one of 'utf-8', 'latin-1', 'utf-16'"):
+        _load(db, hc.read(orders, encoding="cp1252"))
+    with pytest.raises(SchemaError, match='"flavour"'):
+        _load(db, hc.read(orders, encoding="latin-1", flavour=1))
+
+
+def test_an_empty_file_is_called_empty(db: Any, tmp_path: Path) -> None:
+    db.create_table("t", {"id": int})
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(SchemaError, match=r"empty\.csv: the file is empty"):
+        db.create_table("u", "empty.csv")
+    with pytest.raises(SchemaError, match=r"empty\.csv: the file is empty"):
+        _insert(db, "t", "empty.csv")

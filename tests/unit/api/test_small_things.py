@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
-from halocline.errors import DuplicateKeyError, NotFoundError, UsageError
+from halocline.errors import (
+    ConflictError,
+    DuplicateKeyError,
+    NotFoundError,
+    SchemaError,
+    UsageError,
+)
+from halocline.txn import Rerun
+from tests.clock import ManualClock
+from tests.store.faulty import FaultyFiles
 from tests.unit.checkpoint.rig import World
 
 OPTIONS = hc.Options(background=False, object_rows_min=1000)
@@ -35,18 +45,93 @@ def put(db: hc.Database, rows: dict[int, float | None]) -> int:
 
 def test_a_text_like_a_date_is_a_date(db: hc.Database) -> None:
     put(db, {1: 1.0})
-    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
-    assert db.table("t").count(at=tomorrow.isoformat()) == 1
-    assert db.table("t").count(at=f"{tomorrow}T00:00:00Z") == 1
+    now = datetime.now(UTC)
+    assert db.table("t").count(at=now.isoformat()) == 1
+    assert db.table("t").count(at=f"{now:%Y-%m-%dT%H:%M:%S.%fZ}") == 1
     with pytest.raises(UsageError, match="time zone"):
-        db.table("t").count(at=f"{tomorrow} 10:00")
+        db.table("t").count(at=f"{now.date()} 10:00")
     for name in ("2026-11-18", "2026-11-18T10:00:00+01:00"):
         with pytest.raises(UsageError, match="cannot be called"):
             db.snapshot(name)
     db.snapshot("2026-11-18-before")
     assert db.table("t").count(at="2026-11-18-before") == 1
-    with pytest.raises(NotFoundError):
-        db.table("t").count(at="2026-13-45")
+    for nonsense in ("2026-13-45", "2026-02-31", "2026-02-03T25:00Z"):
+        with pytest.raises(UsageError, match="no date or time that exists"):
+            db.table("t").count(at=nonsense)
+
+
+def test_a_moment_in_the_future_has_not_happened(db: hc.Database) -> None:
+    put(db, {1: 1.0})
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    for at in (tomorrow, tomorrow.isoformat(), tomorrow.date().isoformat(), 10**6):
+        for ask in (db.begin, db.table("t").count, partial(db.changes, "t")):
+            with pytest.raises(UsageError, match="lies in the future"):
+                ask(at)
+    with pytest.raises(UsageError, match="comes after until="):
+        db.changes("t", since=2, until=1)
+    newest = db.wall_of(db.visible_ts)
+    assert db.table("t").count(at=newest) == 1
+
+
+@pytest.mark.parametrize("name", ["2026", "20261118", "2026-W47", "10:00", "2026-11", "18.11.2026"])
+def test_a_snapshot_has_no_name_like_a_date(db: hc.Database, name: str) -> None:
+    with pytest.raises(UsageError, match="looks like a date"):
+        db.snapshot(name)
+    db.snapshot(f"v{name}")
+
+
+def test_run_without_a_function_says_what_it_takes(db: hc.Database) -> None:
+    with pytest.raises(UsageError, match="takes a function of one transaction, not None"):
+        db.run(None)  # type: ignore[arg-type]
+
+
+def test_a_statement_that_is_no_select_is_called_by_its_name(db: hc.Database) -> None:
+    with pytest.raises(UsageError, match=r"not ALTER; .*db\.alter_table"):
+        db.sql("alter table t add column x int")
+    with pytest.raises(UsageError, match=r"not TRUNCATE; "):
+        db.sql("truncate t")
+
+
+def test_an_expression_that_fails_names_its_column(db: hc.Database) -> None:
+    db.create_table("p", {"id": int, "price": int, "n": int}, primary_key="id")
+    rows = [{"id": 1, "price": 1, "n": 2**62}]
+    db.run(lambda txn: txn.insert("p", rows))
+    both = {"price": hc.expr("price + 1"), "n": hc.expr("n * 4")}
+    for column, call in (
+        ("price", lambda txn: txn.update("p", 1, {"price": hc.expr("price / 0")})),
+        ("n", lambda txn: txn.update("p", 1, both)),
+        ("n", lambda txn: txn.update("p", where="id = 1", set=both)),
+        ("n", lambda txn: txn.update("p", where="id = 1", set={"price": 1, "n": hc.add(2**62)})),
+    ):
+        with pytest.raises(SchemaError) as caught:
+            db.run(call)
+        assert caught.value.column == column
+    assert db.table("p").to_arrow().to_pylist() == rows
+
+
+def test_a_conflict_names_table_and_key(db: hc.Database) -> None:
+    put(db, {7: 1.0})
+    with db.begin() as holder:
+        holder.get("t", 7, for_update=True)
+        with pytest.raises(ConflictError, match="over key 7 in table 't'"):
+            db.begin().get("t", 7, for_update=True, timeout=0)
+
+
+def test_a_run_that_gives_up_names_table_and_key(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with hc.Database(FaultyFiles(), "mem", options=OPTIONS, clock=clock) as db:
+        db.create_table("t", {"id": int, "n": float}, primary_key="id")
+        put(db, {7: 1.0})
+        again = Rerun({})
+        holder = db.begin()
+        holder.get("t", 7, for_update=True)
+        again.lost(db.core, None, ConflictError("lost", table="t", key=7))
+        again._wait_s = 0
+        with pytest.raises(ConflictError, match="over key 7 in table 't'") as caught:
+            again.take(db.core.writing, clock)
+        assert (caught.value.table, caught.value.key) == ("t", 7)
+        again.end()
+        holder.rollback()
 
 
 def test_a_table_that_was_not_there_yet_says_since_when(db: hc.Database) -> None:

@@ -109,7 +109,6 @@ def test_a_moment_between_two_commits_shows_the_first() -> None:
         (first + micro, 1),
         (second - micro, 1),
         (second, 2),
-        (second + dt.timedelta(days=1), 2),
     ):
         assert world.seen(moment) == {1: value}
     assert world.seen(first - micro) == {}
