@@ -59,6 +59,7 @@ from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
 from halocline.objects.stats import FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
+from halocline.schema.compression import ZSTD
 from halocline.schema.evolve import extra_ids
 from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind as family
@@ -110,7 +111,7 @@ def encode_index(
     assert is_sorted([keys]), f"not sorted by {INDEX_KEY}"
     block_rows = _block_rows(table, min(options.page_rows, BLOCK_ROWS_MAX), options.block_bytes)
     groups = _groups(table, options.row_group_rows, block_rows)
-    raw = _parquet(table, columns, [INDEX_KEY], None, block_rows, groups)
+    raw = _parquet(table, columns, [INDEX_KEY], None, block_rows, groups, ZSTD)
     data, tail_bytes = _with_directory(raw, table, [INDEX_KEY], block_rows)
     return data, ObjectStats(
         kind="index",
