@@ -120,8 +120,7 @@ class Default:
         if self.value is now:
             return _moment(self.type)
         if self.value is uuid:
-            text: str = _uuids(_CLOCK.random_bytes(16))[0].as_py()
-            return text
+            return _uuid_text(_CLOCK.random_bytes(16))
         return copy.deepcopy(self.value) if kind(self.type) in ("list", "struct") else self.value
 
     def many(self, rows: int) -> pa.ChunkedArray:
@@ -158,8 +157,17 @@ def _moment(type: Any) -> dt.date:
     return moment if kind(type) == "timestamptz" else moment.replace(tzinfo=None)
 
 
+def _uuid_text(chance: bytes) -> str:
+    """Sixteen random bytes as the text of a UUID of version 4 (RFC 9562): 1 us, as an array 10."""
+    octets = bytearray(chance)
+    octets[6] = octets[6] & 0x0F | 0x40
+    octets[8] = octets[8] & 0x3F | 0x80
+    text = octets.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 def _uuids(chance: bytes) -> pa.Array:
-    """Random bytes, sixteen each, as the texts of UUIDs of version 4 (RFC 9562): 0.1 us each."""
+    """Random bytes, sixteen each, as the texts of as many UUIDs: 0.2 us each."""
     octets = np.frombuffer(chance, dtype=np.uint8).reshape(-1, 16).copy()
     octets[:, 6] = octets[:, 6] & 0x0F | 0x40
     octets[:, 8] = octets[:, 8] & 0x3F | 0x80
