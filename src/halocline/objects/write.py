@@ -126,6 +126,7 @@ def encode_index(
         commit_ts_min=0,
         commit_ts_max=0,
         schema_version=schema_version,
+        vector_bytes=0,
         zonemaps={},
     )
 

@@ -97,6 +97,7 @@ def _stats(*, is_index: bool) -> object:
         rowid_max=10,
         commit_ts_min=0,
         commit_ts_max=0,
+        vector_bytes=0,
         zonemaps={},
     )
 
