@@ -403,6 +403,7 @@ class Database:
         role.core.check_open()
         if not isinstance(role, Owner):
             raise UsageError("only the process that owns the database can serve it")
+        role.core.own.check_reachable()
         return role.serve(host, port, tls, token, read_token)
 
     def wall_of(self, ts: int) -> datetime:
