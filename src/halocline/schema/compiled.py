@@ -84,8 +84,14 @@ class KeyGuard(Protocol):
     def __call__(self, row: Row) -> None: ...
 
 
-def full_check(column: ColumnLike, is_key: bool) -> values.CheckValue:
-    """The check of a column, null included; raises SchemaError naming the column."""
+def column_checks(
+    columns: Sequence[ColumnLike], keys: frozenset[int]
+) -> tuple[values.CheckValue, ...]:
+    """The full check of each column, null included; raises SchemaError naming the column."""
+    return tuple(_full_check(column, at in keys) for at, column in enumerate(columns))
+
+
+def _full_check(column: ColumnLike, is_key: bool) -> values.CheckValue:
     name, nullable = column.name, column.nullable
     check = values.checker(column.type) if column.domain is None else column.domain.check
     null = "a primary key column must not be null" if is_key else "must not be null"
