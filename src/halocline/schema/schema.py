@@ -417,9 +417,7 @@ class Schema:
 
     @cached_property
     def _checks(self) -> tuple[CheckValue, ...]:
-        return tuple(
-            compiled.full_check(c, at in self.key_set) for at, c in enumerate(self.columns)
-        )
+        return compiled.column_checks(self.columns, frozenset(self.key_positions))
 
     @cached_property
     def _fast_checks(self) -> tuple[CheckValue, ...]:
