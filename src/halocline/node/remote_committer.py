@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any
 
 from halocline.catalog import TableEntry, nodes
+from halocline.catalog.names import check_name
 from halocline.clock import SystemClock
 from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
@@ -238,6 +239,14 @@ class RemoteDdl:
         self._made[entry.id] = altered
         self.altered.add(entry.id)
         return altered
+
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry:
+        """Give a table another name."""
+        check_name("table", name)
+        self._call("rename_table", entry.name, None, "", name)
+        renamed = self._made[entry.id] = nodes.renamed_entry(entry, name)
+        self.altered.add(entry.id)
+        return renamed
 
     def drop_table(self, name: str) -> TableEntry:
         """End the table of that name."""

@@ -43,7 +43,7 @@ from halocline.txn import write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import alter_table, new_schema
+from halocline.txn.definitions import alter_table, drop_table, new_schema, rename_table
 from halocline.txn.for_update import Locked
 from halocline.txn.identity import with_key
 from halocline.txn.jobs import give_up, jobs_of
@@ -366,16 +366,15 @@ class Transaction:
         if self._may_write():
             alter_table(self.workspace, self._ddl(), name, changes)
 
+    def rename_table(self, name: str, new_name: str) -> None:
+        """As `Database.rename_table`. Until it commits, it can neither read nor write the table."""
+        if self._may_write():
+            rename_table(self.workspace, self._ddl(), name, new_name)
+
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
-        if not self._may_write():
-            return
-        ddl = self._ddl()
-        if if_exists and ddl.table(name) is None:
-            return
-        entry, work = ddl.drop_table(name), self.workspace
-        self._give_up([one for key, one in work.changes.items() if key == entry.id])
-        work.drop(entry.id)
+        if self._may_write():
+            self._give_up(drop_table(self.workspace, self._ddl(), name, if_exists=if_exists))
 
     def tables(self) -> list[str]:
         """Names of the tables this transaction sees, sorted."""
