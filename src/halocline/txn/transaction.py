@@ -40,10 +40,11 @@ from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema.evolve import Alteration
 from halocline.txn import write
+from halocline.txn import definitions
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import alter_table, drop_table, new_schema, rename_table
+from halocline.txn.definitions import LAYOUT, NewTable, new_schema
 from halocline.txn.for_update import Locked
 from halocline.txn.identity import with_key
 from halocline.txn.jobs import give_up, jobs_of
@@ -348,33 +349,32 @@ class Transaction:
         name: str,
         schema: Any,
         primary_key: str | Sequence[str] | None = None,
-        *,
-        layout: str = "clustered",
-        if_not_exists: bool = False,
-        comment: str = "",
-        checks: Mapping[str, str] | None = None,
+        **how: Unpack[NewTable],
     ) -> None:
-        """Create a table; it is there for others when this transaction commits."""
+        """Create a table as `Database.create_table` does; this transaction can use it at once."""
         self._check_usable()
-        new = new_schema(name, schema, primary_key, layout, comment, checks, self._core.options)
-        if self._may_write() and not (if_not_exists and self._ddl().table(name) is not None):
-            entry = self._ddl().create_table(name, new, layout=layout, options={})
+        definition = new_schema(name, schema, primary_key, how, self._core.options)
+        wanted = not how.get("if_not_exists", False)
+        if self._may_write() and (wanted or self._ddl().table(name) is None):
+            layout = how.get("layout", LAYOUT)
+            entry = self._ddl().create_table(name, definition, layout=layout, options={})
             self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
         """As `Database.alter_table`. Until it commits, it can neither read nor write the table."""
         if self._may_write():
-            alter_table(self.workspace, self._ddl(), name, changes)
+            definitions.alter_table(self.workspace, self._ddl(), name, changes)
 
     def rename_table(self, name: str, new_name: str) -> None:
         """As `Database.rename_table`. Until it commits, it can neither read nor write the table."""
         if self._may_write():
-            rename_table(self.workspace, self._ddl(), name, new_name)
+            definitions.rename_table(self.workspace, self._ddl(), name, new_name)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
         if self._may_write():
-            self._give_up(drop_table(self.workspace, self._ddl(), name, if_exists=if_exists))
+            ddl = self._ddl()
+            self._give_up(definitions.drop_table(self.workspace, ddl, name, if_exists=if_exists))
 
     def tables(self) -> list[str]:
         """Names of the tables this transaction sees, sorted."""
