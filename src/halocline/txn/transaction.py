@@ -39,8 +39,7 @@ from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema.evolve import Alteration
-from halocline.txn import write
-from halocline.txn import definitions
+from halocline.txn import definitions, write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
