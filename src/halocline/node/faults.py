@@ -82,7 +82,7 @@ def from_wire(failed: Failed, schema_of: SchemaOf) -> HaloclineError:
         return UnavailableError(f"the owner failed: {text}", outcome="unknown")
 
 
-_DEFINING: Final = ("create_table", "rename_table", "drop_table")
+_DEFINING: Final = ("create_table", "rename_table", "drop_table", "create_index", "drop_index")
 
 
 def lost_answer(request: Request) -> HaloclineError | None:

@@ -206,7 +206,15 @@ class BeginDdl(Request, frozen=True, tag="ddl"):
 
 
 CatalogCall = Literal[
-    "table", "tables", "create_table", "alter_table", "rename_table", "drop_table", "end"
+    "table",
+    "tables",
+    "create_table",
+    "alter_table",
+    "rename_table",
+    "drop_table",
+    "create_index",
+    "drop_index",
+    "end",
 ]
 
 
@@ -219,7 +227,12 @@ class CallCatalog(Request, frozen=True, tag="catalog"):
     schema: dict[str, Any] | None = None
     """Of a table that is created or altered."""
     layout: Name = ""
+    table: Name = ""
+    """Of an index that is created."""
+    kind: U63 = 0
+    columns: tuple[Name, ...] = ()
     new_name: Name = ""
+    """Of a table that is renamed."""
 
 
 class ReadFile(Request, frozen=True, tag="file"):
@@ -312,6 +325,7 @@ CommandName = Literal[
     "snapshot",
     "drop_snapshot",
     "keep_for",
+    "build_indexes",
 ]
 
 

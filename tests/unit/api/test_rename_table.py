@@ -352,6 +352,30 @@ def test_keys_of_an_identity_column_go_on(db: hc.Database) -> None:
         assert txn.insert("staff", {"name": "Bob"}, returning=["id"]) == {"id": first["id"] + 1}
 
 
+def test_indexes_go_along(path: Path) -> None:
+    with hc.open(path, options=OPTIONS) as db:
+        make(db, "a", *range(20))
+        db.alter_table("a", add={"n": hc.Column(int, default=3)})
+        db.create_index("by_n", "a", ["n"])
+        with db.begin() as txn:
+            txn.rename_table("a", "b")
+            txn.create_index("by_id", "b", ["id"])
+        make(db, "a", 7)
+        db.rename_table("b", "c")
+    for checkpoint in (False, True, False):
+        with hc.open(path, options=OPTIONS) as db:
+            assert db.indexes("c").column("name").to_pylist() == ["by_n", "by_id"]
+            assert db.indexes("a").num_rows == 0
+            with db.begin() as txn:
+                assert txn.lookup("c", "by_n", 3).num_rows == 20
+            assert db.check() == []
+            if checkpoint:
+                db.checkpoint()
+    with hc.open(path, options=OPTIONS) as db:
+        db.drop_index("by_n")
+        db.drop_table("c")
+
+
 def test_files_of_before_are_exact(db: hc.Database) -> None:
     db.flush()
     db.rename_table("orders", "sales")
