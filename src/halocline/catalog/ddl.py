@@ -21,23 +21,35 @@ Invariants
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from halocline.catalog.entries import TableEntry
+from halocline.catalog.indexes import (
+    IndexEntry,
+    check_free,
+    check_kept,
+    check_names,
+    column_ids,
+    find_index,
+    with_index,
+    without_index,
+)
 from halocline.catalog.names import check_name
 from halocline.catalog.nodes import (
     AlterTableNode,
+    CreateIndexNode,
     CreateTableNode,
+    DropIndexNode,
     DropTableNode,
     encode,
     plain,
     table_entry,
 )
 from halocline.catalog.tables import Changes
-from halocline.errors import HaloclineError, SnapshotExpiredError, UsageError
-from halocline.log.record import DDL_UT
+from halocline.errors import HaloclineError, NotFoundError, SnapshotExpiredError, UsageError
+from halocline.log.record import DDL_CI, DDL_CT, DDL_DI, DDL_UT
 from halocline.schema.evolve import told
 
 if TYPE_CHECKING:
@@ -53,6 +65,10 @@ class _Command(NamedTuple):
     payload: bytes
 
 
+IndexedTable = tuple[TableEntry, IndexEntry]
+"""A table as its indexes now stand, and the index that came or went."""
+
+
 class TableDdl(Protocol):
     """What a transaction asks of the catalog, here or at the owner (node/remote_committer.py)."""
 
@@ -63,8 +79,14 @@ class TableDdl(Protocol):
     ) -> TableEntry: ...
     def alter_table(self, entry: TableEntry, schema: Schema) -> TableEntry: ...
     def drop_table(self, name: str) -> TableEntry: ...
+    def create_index(
+        self, name: str, table: str, kind: int, columns: Sequence[str]
+    ) -> IndexedTable: ...
+    def drop_index(self, name: str) -> IndexedTable: ...
     @property
     def altered(self) -> Collection[int]: ...
+    @property
+    def indexed(self) -> Collection[int]: ...
     def rollback(self) -> None: ...
     def abandon(self) -> None: ...
 
@@ -76,6 +98,8 @@ class CatalogTxn:
         self._catalog = catalog
         self._changes = Changes(catalog.versions, start_ts)
         self._commands: list[_Command] = []
+        self._indexes: list[IndexEntry] = []
+        """Those that are created here."""
         # A transaction that is dropped without a word would hold its names for ever. The collector
         # may run anywhere, also inside the lock, so it only leaves a note for the next writer.
         weakref.finalize(self, catalog.abandoned.append, self._changes).atexit = False
@@ -113,6 +137,7 @@ class CatalogTxn:
         """Give a table its next schema, visible here at once."""
         with self._changing() as changes:
             change = told(entry.schema, schema)
+            check_kept(entry, schema)
             node = AlterTableNode(
                 table_id=entry.id, name=entry.name, schema=schema.to_wire(), change=change
             )
@@ -131,12 +156,53 @@ class CatalogTxn:
             entry = changes.delete(name)
             rest = [command for command in self._commands if command.table_id != entry.id]
             gone = [one for one in self._commands if one.table_id == entry.id]
-            if all(one.node_type == DDL_UT for one in gone):
+            if all(one.node_type != DDL_CT for one in gone):
                 node = DropTableNode(table_id=entry.id, name=entry.name)
                 rest.append(_Command(entry.id, *encode(node)))
             # Else it was created here: ids are never reused.
             self._commands = rest
         return entry
+
+    def create_index(
+        self, name: str, table: str, kind: int, columns: Sequence[str]
+    ) -> IndexedTable:
+        """Give a table an index, visible here at once; its id is final."""
+        check_name("index", name)
+        with self._changing() as changes:
+            entry = changes.find(table)
+            if entry is None:
+                raise NotFoundError("table", table)
+            check_free(changes.present(), name)
+            node = CreateIndexNode(
+                table_id=entry.id,
+                name=entry.name,
+                index_id=self._catalog.take_id(),
+                index_type=kind,
+                columns=list(column_ids(entry.schema, columns)),
+                desc=name,
+            )
+            changed = changes.update(with_index(entry, node.entry))
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+            self._indexes = [*self._indexes, node.entry]
+        return changed, node.entry
+
+    def drop_index(self, name: str) -> IndexedTable:
+        """End the index of that name, whatever table it belongs to."""
+        with self._changing() as changes:
+            found = find_index(changes.present(), name)
+            if found is None:
+                raise NotFoundError("index", name)
+            entry, index = found
+            changed = changes.update(without_index(entry, index.id))
+            node = DropIndexNode(table_id=entry.id, name=entry.name, index_id=index.id)
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+            self._indexes = [one for one in self._indexes if one.id != index.id]
+        return changed, index
+
+    @property
+    def indexed(self) -> Collection[int]:
+        """Ids of the tables whose indexes change here."""
+        return {one.table_id for one in self._commands if one.node_type in (DDL_CI, DDL_DI)}
 
     def prepare(self) -> None:
         """ConflictError if a commit since the start changed what was read here. May be repeated."""
@@ -147,6 +213,9 @@ class CatalogTxn:
                 if changes.start_ts < self._catalog.floor:
                     raise SnapshotExpiredError(changes.start_ts, self._catalog.floor)
                 changes.prepare()
+                if self._indexes:
+                    newest = self._catalog.tables(self._catalog.last_ddl_ts)
+                    check_names(self._indexes, newest, changes.start_ts)
             except HaloclineError:
                 self.rollback()
                 raise
@@ -184,10 +253,10 @@ class CatalogTxn:
         with self._catalog.lock:
             changes = self._open()
             self._catalog.reap()
-            mark, commands = len(changes.writes), self._commands
+            mark, commands, indexes = len(changes.writes), self._commands, self._indexes
             try:
                 yield changes
             except BaseException:
                 changes.undo_to(mark)
-                self._commands = commands
+                self._commands, self._indexes = commands, indexes
                 raise

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from halocline.catalog.indexes import IndexEntry, stamped_indexes
 from halocline.ids import NEVER, ColumnId, ObjectId, TableId
 from halocline.objects import ObjectFile, ObjectStats
 
@@ -61,6 +62,8 @@ class TableEntry:
     """Every version that the table has had, the newest last; empty if it never was altered.
 
     None is forgotten while the table lives: rows in the log and in files name theirs."""
+    indexes: tuple[IndexEntry, ...] = field(default=(), hash=False)
+    """Those that the table has, in the order in which they were created."""
 
     def stamped(self, created_at: int, ended_at: int, altered_at: int = NEVER) -> TableEntry:
         """A copy of the entry with the commits that made, altered and ended it."""
@@ -70,7 +73,14 @@ class TableEntry:
         ]
         if altered:  # the first came with the table
             altered[0] = altered[0]._replace(commit_ts=created_at)
-        return replace(self, created_at=created_at, dropped_at=ended_at, altered=tuple(altered))
+        indexes = stamped_indexes(self.indexes, altered_at)
+        return replace(
+            self,
+            created_at=created_at,
+            dropped_at=ended_at,
+            altered=tuple(altered),
+            indexes=indexes,
+        )
 
     def with_schema(self, schema: Schema, change: str) -> TableEntry:
         """The entry of the altered table, not yet committed."""
@@ -109,6 +119,10 @@ class ObjectEntry:
     commit_ts_max: int = NEVER
     created_at: int = NEVER
     deleted_at: int = NEVER
+    target: int = 0
+    """Of an index object, the data object that it belongs to."""
+    index_id: int = 0
+    """Of an index object, its index."""
     file: ObjectFile | None = field(default=None, compare=False, repr=False)
     """Where it is and what the catalog knows of its content; always there for a real file."""
 

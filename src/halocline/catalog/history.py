@@ -20,7 +20,14 @@ from typing import NamedTuple
 
 from halocline.catalog.catalog import Catalog
 from halocline.catalog.entries import TableEntry
-from halocline.catalog.nodes import AlterTableNode, CreateTableNode, DropTableNode, encode
+from halocline.catalog.indexes import IndexEntry
+from halocline.catalog.nodes import (
+    AlterTableNode,
+    CreateIndexNode,
+    CreateTableNode,
+    DropTableNode,
+    encode,
+)
 from halocline.ids import NEVER
 
 Definition = tuple[int, int, bytes]
@@ -70,7 +77,25 @@ def definitions(history: History) -> list[Definition]:
         if table.dropped_at != NEVER:
             dropped = DropTableNode(table_id=table.id, name=table.name)
             found.append((table.dropped_at, 1, table.id, 0, encode(dropped)))
+        else:
+            found += [
+                (one.created_at, 3, table.id, one.id, _index(table, one)) for one in table.indexes
+            ]
     return [(ts, *node) for ts, _, _, _, node in sorted(found)]
+
+
+def _index(table: TableEntry, index: IndexEntry) -> tuple[int, bytes]:
+    """The node of an index; one that was dropped has none, as no snapshot needs its definition."""
+    return encode(
+        CreateIndexNode(
+            table_id=table.id,
+            name=table.name,
+            index_id=index.id,
+            index_type=index.kind,
+            columns=list(index.columns),
+            desc=index.name,
+        )
+    )
 
 
 def restore(

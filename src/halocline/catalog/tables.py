@@ -171,6 +171,10 @@ class Changes:
     def scan(self) -> list[TableEntry]:
         """All tables. Recorded as such: a table that appears later counts as a change too."""
         self.scanned = True
+        return self.present()
+
+    def present(self) -> list[TableEntry]:
+        """All tables, for who makes sure by himself that what he concludes still holds."""
         found = [
             visible(self._tables.generations(key), self.start_ts, self)
             for key in self._tables.name_keys()

@@ -47,6 +47,7 @@ _REPORTS: Final[Mapping[CommandName, type]] = {
     "snapshot": int,
     "drop_snapshot": bool,
     "keep_for": bool,
+    "build_indexes": int,
 }
 
 

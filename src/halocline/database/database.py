@@ -29,6 +29,7 @@ from halocline.database.compute_node import ComputeNode, role_now_of, schema_fin
 from halocline.database.constraints import add_constraints
 from halocline.database.display import database_picture
 from halocline.database.health import Health
+from halocline.database.indexes import index_table
 from halocline.database.opened import begin_of
 from halocline.database.opening import (
     make_folder,
@@ -271,6 +272,35 @@ class Database:
         with self.begin() as txn:
             txn.drop_table(name, if_exists=if_exists)
 
+    def create_index(
+        self,
+        name: str,
+        table: str,
+        columns: Sequence[str],
+        kind: str = "sorted",
+        wait: bool = False,
+    ) -> None:
+        """Give a table an index in a transaction of its own.
+
+        Queries use it as far as it is built, and are exact all the while. The background builds it;
+        with `wait` it is built when this returns. docs/indexes.md says which kind is for what.
+        """
+        self.run(lambda txn: txn.create_index(name, table, columns, kind))
+        if wait:
+            self._maintain("build_indexes", table)
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index in a transaction of its own."""
+        self.run(lambda txn: txn.drop_index(name))
+
+    def indexes(self, table: str | None = None) -> pa.Table:
+        """The indexes of one table, or of all: name, table, kind, columns, state, how many objects
+        are covered of how many, bytes; how often this process has used each, and rows it saved."""
+        self._role.refresh()
+        with self.begin() as txn:
+            names = txn.tables() if table is None else [table]
+            return index_table([txn.state_of(name) for name in names])
+
     def tables(self) -> list[str]:
         """Names of all tables, sorted."""
         with self.begin() as txn:
@@ -297,6 +327,14 @@ class Database:
 
                 return engines.select(self.core, txn, text, params, engine, stream=stream)
             return txn.sql(text, params, stream=stream)
+
+    def explain(self, text: str, params: Sequence[Any] | None = None) -> pa.Table:
+        """How a SELECT reads each table: its objects, how many zonemaps rule out, which index
+        answers for how many, blocks read of how many, rows named, rows of memory scanned."""
+        from halocline.read.query import explain
+
+        with self._begin_reading() as txn:
+            return explain(txn, text, params)
 
     def changes(
         self, table: str, since: At, until: At | None = None, *, net: bool = False

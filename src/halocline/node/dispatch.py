@@ -288,6 +288,14 @@ class Dispatch:
                 return [ddl.alter_table(entry, schema).id]
             case "drop_table":
                 return [session.ddl(request.ddl).drop_table(request.name).id]
+            case "create_index":
+                made = session.ddl(request.ddl)
+                columns = list(request.columns)
+                table, index = made.create_index(request.name, request.table, request.kind, columns)
+                return [table.id, index.id, *index.columns]
+            case "drop_index":
+                table, index = session.ddl(request.ddl).drop_index(request.name)
+                return [table.id, index.id]
             case "end":
                 session.end_ddl(request.ddl)
         return []

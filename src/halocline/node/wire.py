@@ -205,7 +205,16 @@ class BeginDdl(Request, frozen=True, tag="ddl"):
     snapshot: U63
 
 
-CatalogCall = Literal["table", "tables", "create_table", "alter_table", "drop_table", "end"]
+CatalogCall = Literal[
+    "table",
+    "tables",
+    "create_table",
+    "alter_table",
+    "drop_table",
+    "create_index",
+    "drop_index",
+    "end",
+]
 
 
 class CallCatalog(Request, frozen=True, tag="catalog"):
@@ -217,6 +226,10 @@ class CallCatalog(Request, frozen=True, tag="catalog"):
     schema: dict[str, Any] | None = None
     """Of a table that is created or altered."""
     layout: Name = ""
+    table: Name = ""
+    """Of an index that is created."""
+    kind: U63 = 0
+    columns: tuple[Name, ...] = ()
 
 
 class ReadFile(Request, frozen=True, tag="file"):
@@ -309,6 +322,7 @@ CommandName = Literal[
     "snapshot",
     "drop_snapshot",
     "keep_for",
+    "build_indexes",
 ]
 
 
