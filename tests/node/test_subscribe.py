@@ -261,7 +261,7 @@ def test_a_gap_is_an_error_and_what_comes_twice_is_dropped() -> None:
         with pytest.raises(hc.CorruptionError, match="gap"):
             feed.read(LONG_S)
         assert opened == [None, 8]
-        assert feed._pump.end == 9
+        assert feed.pump.end == 9
 
 
 @pytest.mark.parametrize(

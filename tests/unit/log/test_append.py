@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -483,3 +484,25 @@ def test_set_visible_is_published_and_never_shrinks() -> None:
     published = read_published(files)
     assert published is not None
     assert (published.visible_ts, published.epoch) == (50, 2)
+
+
+def test_async_a_thread_that_need_not_lead_any_more_hands_on_the_lead() -> None:
+    """`wait_visible` waits for an order that is taken, and reached a moment later by its append."""
+    files = FaultyFiles()
+    log, _ = start(files, ROOMY, "async")
+    line = log._line
+    assert line.enter(0) is None, "this thread leads"
+    reached = log._reached
+    waiting = threading.Thread(target=log.wait, args=(reached + 1,), daemon=True)
+    waiting.start()
+    while not line._waiting:  # until it has parked
+        pass
+    log.reserve(100)
+    log.append(1, AC, payload(1), 1)
+    line.leave(reached)  # what was reached when the leader looked: the other one is to lead
+    waiting.join(60)
+    assert not waiting.is_alive()
+    closing = threading.Thread(target=log.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive(), "nobody leads, and the next one waits for ever"
