@@ -267,6 +267,16 @@ class Database:
         with self.begin() as txn:
             txn.alter_table(name, **changes)
 
+    def rename_table(self, name: str, new_name: str) -> None:
+        """Give a table another name in a transaction of its own.
+
+        No row is touched. `at=` before the commit finds the table under the old name only, which
+        is free for another table from then on. A transaction that has written the table and is
+        still open gets ConflictError; `run` runs it again.
+        """
+        with self.begin() as txn:
+            txn.rename_table(name, new_name)
+
     def drop_table(self, name: str, if_exists: bool = False) -> None:
         """Drop a table in a transaction of its own."""
         with self.begin() as txn:
@@ -356,7 +366,7 @@ class Database:
                 role.refresh()
                 _check_floor(role, start)
                 before = role.core.catalog.table(table, start)
-                if before is not None and before.id != state.table_id:
+                if before and before.id != state.table_id and state.created_at > start:
                     raise UsageError(
                         f"table {table!r} was dropped and created again at {state.created_at}: "
                         f"read the table at {state.created_at} and its changes since then"
@@ -371,6 +381,8 @@ class Database:
         if table is not None and not isinstance(table, str):
             raise UsageError(f"a subscription names a table, or none, not {table!r}")
         start = None if since is None else self._resolve(since)
+        with self._begin_reading() as txn:
+            table_id = None if table is None else txn.state_of(table).table_id
         ref = weakref.ref(self)
 
         def open_stream(since: int | None) -> Stream | None:
@@ -378,7 +390,7 @@ class Database:
             found = ref()
             if found is None or found.core.closed:
                 return None
-            return found._role.stream(Subscribe(since, table))
+            return found._role.stream(Subscribe(since, table_id))
 
         subscription = Subscription(open_stream, start)
         self._pumps.add(subscription.pump)  # it ends when the database is closed
