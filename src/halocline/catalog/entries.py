@@ -63,7 +63,10 @@ class TableEntry:
     None is forgotten while the table lives: rows in the log and in files name theirs."""
 
     def stamped(self, created_at: int, ended_at: int, altered_at: int = NEVER) -> TableEntry:
-        """A copy of the entry with the commits that made, altered and ended it."""
+        """The entry with the commits that made, altered and ended it."""
+        known = not self.altered or self.altered[-1].commit_ts != NEVER
+        if known and (self.created_at, self.dropped_at) == (created_at, ended_at):
+            return self  # one of the many that the newest commit did not change
         altered = [
             one._replace(commit_ts=altered_at) if one.commit_ts == NEVER else one
             for one in self.altered
