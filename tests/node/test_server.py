@@ -14,11 +14,13 @@ import pyarrow as pa
 import pytest
 
 import halocline as hc
+from halocline.clock import SystemClock
 from halocline.ids import NEVER
 from halocline.node import Server, wire
 from halocline.node import server as server_module
 from halocline.node.certificate import make_certificate, own_certificate
 from halocline.node.channel import Channel
+from halocline.node.link import FIND_S
 from halocline.node.remote_files import RemotePin
 from halocline.node.wire import HEAD, HELLO_BYTES_MAX, Hello, encode
 from tests.node.handles import ask, dialing, greet, port_of, put, survives, until
@@ -40,6 +42,13 @@ def test_an_address_that_others_reach_needs_tls_and_a_token(
     for named in ({}, {"token": "secret"}, {"tls": certificate}):
         with pytest.raises(hc.UsageError, match=r"tls=.*token="):
             owner.serve(host, **named)
+
+
+def test_a_client_without_tls_is_told_at_once_that_it_is_wanted(server: Any) -> None:
+    began = SystemClock().monotonic()
+    with pytest.raises(hc.UsageError, match="wants TLS: pass tls_roots="):
+        hc.connect(server.uri, server.token)
+    assert SystemClock().monotonic() - began < FIND_S / 2
 
 
 def test_a_wrong_token_is_refused(
@@ -216,7 +225,8 @@ def test_one_side_that_speaks_tls_and_one_that_does_not(
 ) -> None:
     monkeypatch.setattr("halocline.node.link.FIND_S", 0.0)
     server = owner.serve(tls=certificate if with_tls else None)
-    with pytest.raises(hc.UnavailableError, match="does not answer"):
+    refused = (hc.UsageError, "wants TLS") if with_tls else (hc.UnavailableError, "does not answer")
+    with pytest.raises(refused[0], match=refused[1]):
         connect(server, None if with_tls else certificate)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -237,4 +238,38 @@ def test_a_log_file_that_was_lengthened_is_not_read_into_memory(tmp_path: Path) 
     except OSError as error:
         pytest.skip(f"this file system has no sparse files: {error}")
     assert _count(tmp_path / "db", read_only=True) == 3
+    assert _count(tmp_path / "db") == 3
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the log", "in its place"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_empty_log_file_of_any_size_is_not_read_into_memory(
+    tmp_path: Path, beside: bool, read_only: bool
+) -> None:
+    _make(tmp_path / "db")
+    newest = max((tmp_path / "db" / "log").glob("*.log"))
+    planted = newest.with_name(f"{int(newest.stem) + beside:08d}.log")
+    planted.unlink(missing_ok=True)
+    planted.touch()
+    try:
+        os.truncate(planted, 20 << 30)
+    except OSError as error:
+        pytest.skip(f"this file system has no sparse files: {error}")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = _in_time(lambda: _count(tmp_path / "db", read_only=read_only))
+    assert isinstance(found, hc.CorruptionError), found
+    assert (planted.name in str(found)) or not beside
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024  # KiB
+    assert planted.exists()  # whoever planted it may have had a reason
+    if beside:
+        planted.unlink()
+        assert _count(tmp_path / "db") == 3
+
+
+def test_an_empty_log_file_behind_the_last_is_a_leftover(tmp_path: Path) -> None:
+    """A spare that a crash has left, of a size that the log makes, also under other options."""
+    _make(tmp_path / "db")
+    newest = max((tmp_path / "db" / "log").glob("*.log"))
+    spare = newest.with_name(f"{int(newest.stem) + 1:08d}.log")
+    spare.write_bytes(bytes(100 << 20))
     assert _count(tmp_path / "db") == 3

@@ -74,6 +74,7 @@ class Compactor:
         `plan` exactly its groups are carried out, once; with `settle` every object that has a dead
         row, or other columns than the table, is rewritten, too.
         """
+        self._committer.check_reachable()  # also when there is nothing to do
         done: list[TableCompaction] = []
         trouble: HaloclineError | None = None
         chosen = runner or self._local

@@ -56,6 +56,7 @@ from halocline.options import MIB, Durability, Options, parse_duration, parse_si
 from halocline.read.changes import read_changes
 from halocline.read.duck import Duck
 from halocline.rows.tokens import check_token
+from halocline.schema.compression import Codec
 from halocline.schema.evolve import Alteration
 from halocline.store import Files, LocalFiles, Objects
 from halocline.txn import Core, Rerun, Transaction
@@ -222,6 +223,7 @@ class Database:
         if_not_exists: bool = False,
         comment: str = "",
         checks: Mapping[str, str] | None = None,
+        codec: Codec = None,
     ) -> Table:
         """Create a table in a transaction of its own.
 
@@ -231,14 +233,16 @@ class Database:
         all, and its checks too, unless checks= says others.
         checks: name -> SQL expression over a row, such as "amount > 0"; a row that makes one false
         is a CheckError, on every way in.
+        codec: "zstd", "lz4" or "none" for the objects of the table, or a dict of columns to these.
         """
         if type(schema).__module__.startswith("pyspark."):
             from halocline.spark.types import definition
 
             schema = definition(schema)
         how: dict[str, Any] = {"layout": layout, "if_not_exists": if_not_exists, "comment": comment}
+        how |= {"codec": codec, "checks": checks}
         with self.begin() as txn:
-            txn.create_table(name, schema, primary_key, checks=checks, **how)
+            txn.create_table(name, schema, primary_key, **how)
         return Table(self, name)
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
@@ -361,6 +365,7 @@ class Database:
         role.core.check_open()
         if not isinstance(role, Owner):
             raise UsageError("only the process that owns the database can serve it")
+        role.core.own.check_reachable()
         return role.serve(host, port, tls, token, read_token)
 
     def wall_of(self, ts: int) -> datetime:

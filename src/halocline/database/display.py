@@ -25,6 +25,7 @@ from halocline.read.scan import count_known, scan_pages, take_plan
 from halocline.rows.members import is_among
 from halocline.rows.state import TableState
 from halocline.schema.batches import from_arrow
+from halocline.schema.compression import ZSTD
 from halocline.schema.schema import Schema, TableColumn
 from halocline.show import cell_text, html_table, text_table
 
@@ -118,7 +119,7 @@ def _table(db: Database, name: str, width: int) -> Picture:
     words = [f"and {len(left)} more columns: {', '.join(left)}"] if left else []
     words += [f"{c.name}: {column_words(c)}" for c in schema.columns if column_words(c)]
     words += check_words(schema)
-    notes = "; ".join([*words, schema.comment] if schema.comment else words)
+    notes = "; ".join([*words, *table_words(schema)])
     key = f"key ({', '.join(schema.primary_key)})" if schema.primary_key else "no key"
     title = f"Table {name!r} of {db.path}: {count} rows, {key}"
     return Picture(title, lines[:2], lines[2:], cell_text(notes, 4 * WIDTH))
@@ -128,7 +129,14 @@ def column_words(column: TableColumn) -> str:
     """What a column has besides its name and type."""
     words = ["identity"] if column.identity else []
     words += [] if column.default is None else [f"default {column.default}"]
+    words += [f"codec {column.compression}"] if column.compression else []
     return ", ".join([*words, column.comment] if column.comment else words)
+
+
+def table_words(schema: Schema) -> list[str]:
+    """What a table has besides its columns."""
+    words = [] if schema.compression == ZSTD else [f"codec {schema.compression}"]
+    return [*words, schema.comment] if schema.comment else words
 
 
 def check_words(schema: Schema) -> list[str]:
@@ -146,7 +154,7 @@ def schema_lines(db: Database) -> list[str]:
     with db._begin_reading() as txn:
         for name in txn.tables():
             schema = txn.state_of(name).schema
-            lines.append(f"{name}: {schema.comment}" if schema.comment else name)
+            lines.append(": ".join([name, ", ".join(table_words(schema))]).removesuffix(": "))
             cells = [
                 [
                     column.name,

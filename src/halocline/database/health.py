@@ -9,13 +9,15 @@ is changed, and a read-only opener may ask as well.
 
     print(db.health())
 
-Not here: whether files are what they should be (check.py).
+Files are looked for, not into: whether they are what they should be says check.py.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from halocline.checkpoint.pins import ProcessPin
@@ -38,6 +40,7 @@ from halocline.mover.plan import MoveReason
 from halocline.objects.pool import PoolStats
 from halocline.rows import TableState
 from halocline.show import html_table, size_of, text_table
+from halocline.store.files import parent
 from halocline.txn import Core
 
 OwedWork = Literal["move", "flush", "compact", "checkpoint", "gc", "alter"]
@@ -247,9 +250,12 @@ class _Look:
         try:
             stats = self.gatherer.stats(state, tier, self.ts)
             plan = self.gatherer.plan(state, self.ts, policy, frozenset())
-        except HaloclineError as error:
+        except (HaloclineError, OSError) as error:
             self.troubles[f"table {name}"] = str(error)
             return self.gatherer.stats(state, tier, self.ts, count=False)
+        if missing := _missing(state):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            self.troubles[f"table {name}"] = f"{missing[0]}{more}: the file is missing"
         limit = self.core.options.compact_local_bytes
         sizes = {entry.id: entry.stats.size_bytes for entry in state.shape.tier.by_id.values()}
         for why in reasons(plan, sizes, policy, limit):
@@ -299,6 +305,26 @@ def reasons(
         + (": too large for this process, left for Spark" if large else "")
         for reason, large in sorted(objects)
     ]
+
+
+def _missing(state: TableState) -> list[str]:
+    """Files of the newest state that are not in their folder, where that is on this machine."""
+    root = state.shelf.root
+    entries = [one for one in state.shape.tier.by_id.values() if one.deleted_at == NEVER]
+    keys = [entry.file.key for entry in entries if root and entry.file is not None]
+    there = {folder: _listed(Path(root, folder)) for folder in {parent(key) for key in keys}}
+    return [f"objects/{key}" for key in sorted(keys) if _name(key) not in there[parent(key)]]
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except FileNotFoundError:
+        return frozenset()
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def _levels(stats: Sequence[InputStats]) -> tuple[LevelHealth, ...]:

@@ -43,7 +43,7 @@ class Maintenance:
     ) -> None:
         """Start what keeps the database healthy. A retention time that is named is the database's
         from now on."""
-        self._path = setting.path
+        self._path, self._files = setting.path, setting.files
         self._core, self._committer = core, committer
         self.checkpoints = checkpoints
         self.mover = mover = Mover(core, setting.l0_bytes)
@@ -140,6 +140,8 @@ class Maintenance:
         failed = self._committer.log.failed
         if failed is not None:
             troubles["log"] = f"{type(failed).__name__}: {failed}; close the database and open it"
+        else:
+            troubles |= self._place_troubles()
         horizon, others = None, list[ProcessPin]()
         try:
             horizon, others = self.collector.horizon(), self.collector.pins()
@@ -157,6 +159,18 @@ class Maintenance:
                 troubles=troubles,
                 others=others,
             )
+
+    def _place_troubles(self) -> dict[str, str]:
+        """What the next commit would meet: the folder or the log file is not where it was."""
+        for name, check in (
+            ("folder", self._files.check_root),
+            ("log", self._committer.log.check_place),
+        ):
+            try:
+                check()
+            except OSError as error:
+                return {name: str(error)}
+        return {}
 
     def rest(self) -> None:
         """Stop all that: what runs is finished first. Leave little to read for the next opening."""

@@ -115,6 +115,12 @@ def make_folder(files: Files, path: str) -> None:
     files.makedirs(os.path.relpath(path, cast(LocalFiles, files).root))
 
 
+def drop_spill_folder(files: Files) -> None:
+    """Remove the folder for what outgrows memory, unless a compute node has something in it."""
+    if isinstance(files, LocalFiles):
+        files.remove_empty("spill")
+
+
 def sweep_spill(files: Files) -> None:
     """Folders that compute nodes spilled into and left behind when they were killed.
 

@@ -17,7 +17,12 @@ from typing import Any, Final, Literal, Protocol
 
 from halocline.checkpoint.pins import read_pins
 from halocline.database.maintenance import Maintenance
-from halocline.database.opening import lock_for_writing, start_owner, sweep_spill
+from halocline.database.opening import (
+    drop_spill_folder,
+    lock_for_writing,
+    start_owner,
+    sweep_spill,
+)
 from halocline.database.role import Setting
 from halocline.errors import HaloclineError, UnavailableError, UsageError
 from halocline.node import Local, Server, Service
@@ -163,8 +168,13 @@ class Owner:
 
     def leave(self) -> None:
         self.maintenance.rest()
-        if self.log.failed is None:
-            self.core.own.close_epoch()
+        try:
+            if self.log.failed is None:
+                self.core.own.close_epoch()
+        except (HaloclineError, OSError) as error:
+            # No loss: the next opening finds out by itself what this record would have said.
+            # Whether acknowledged commits may be lost, in async mode, the log says.
+            _logger.warning("%s was closed without its last record: %s", self._setting.path, error)
         self.let_go()
 
     def let_go(self) -> None:
@@ -173,6 +183,7 @@ class Owner:
             steps.callback(self._lock.release)
             if self._predecessor is not None:
                 steps.callback(self._predecessor.let_go)
+            steps.callback(drop_spill_folder, self._setting.files)
             steps.callback(self._setting.duck.close)
             steps.callback(self.log.close)
             steps.callback(self.stop_serving)

@@ -18,6 +18,7 @@ from halocline.errors import UnavailableError, UsageError
 from halocline.node import Link
 from halocline.node.streams import Stream
 from halocline.node.wire import Command, Subscribe
+from halocline.store import MovedError
 from halocline.txn import Core, Transaction
 
 
@@ -56,6 +57,12 @@ class ReadOnly:
     def maintain(self, command: Command) -> Health:
         if command.name != "health":
             raise UnavailableError("the database is open read-only")
+        try:
+            self.refresh()
+        except MovedError as error:
+            troubles = {"folder": str(error)}
+            with self.core.pinned() as ts:
+                return examine(self.core, self._gatherer, ts, troubles=troubles)
         with pinned(self) as ts, readable(self._setting.path):
             return examine(self.core, self._gatherer, ts)
 

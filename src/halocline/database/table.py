@@ -80,8 +80,9 @@ class Table:
     def files(self, at: int | datetime | str | None = None, *, exact: bool = False) -> list[str]:
         """Paths of the data objects that stand for the table at a snapshot.
 
-        They also hold rows that have ended, and lack those that are still in memory. With `exact`
-        they do not: every row counts and none is missing, else UnavailableError; `db.settle`
+        They also hold rows that have ended, lack those that are still in memory, and have the
+        columns of when they were written. With `exact` they do not: every row counts, none is
+        missing, and the columns are those of the snapshot, else UnavailableError; `db.settle`
         brings a table into that state and returns the timestamp to give as `at`.
         """
         with self._database._begin_reading(at) as txn:
@@ -90,6 +91,7 @@ class Table:
             if why:
                 run = f"run ts = db.settle({self.name!r}) and ask for files(at=ts, exact=True)"
                 raise UnavailableError(f"the files of {self.name} are not exact: {why}; {run}")
+            state.shelf.check_root()  # others open them by these paths
             data, _ = state.shape.tier.at(txn.snapshot)
             files = [entry.file for entry in data if entry.file is not None]
             return [state.shelf.path_of(file) or file.key for file in files]

@@ -80,7 +80,7 @@ def inspect(
             continue
         yield header
         last = Cursor.begin(header)
-        image = read_image(files, number)
+        image = read_image(files, number, header.size)
         limit = len(image) if sealed is None else sealed.previous_end
         yield from _entries(image, limit, last, start_order)
         if sealed is not None and last.offset != limit:

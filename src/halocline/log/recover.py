@@ -41,8 +41,15 @@ from itertools import pairwise
 
 from halocline.clock import Clock
 from halocline.errors import CorruptionError, UnavailableError
-from halocline.log.format import CKP, SECTOR, Entry, FileHeader, decode_file_header
-from halocline.log.names import LOG_DIRECTORY, log_numbers, path_of, read_image
+from halocline.log.format import (
+    CKP,
+    PAYLOAD_BYTES_MAX,
+    SECTOR,
+    Entry,
+    FileHeader,
+    decode_file_header,
+)
+from halocline.log.names import LOG_DIRECTORY, log_numbers, path_of, read_image, read_pieces
 from halocline.log.places import Place, beginning
 from halocline.log.published import Published, read_published
 from halocline.log.scan import Cursor, check_follows, check_torn, offset_of, read_entries
@@ -50,6 +57,8 @@ from halocline.options import Options
 from halocline.store import Files
 
 _READ_ONLY_TRIES = 3
+_ONE_ENTRY_EXTRA = 1 << 20
+"""A file that was made for one entry is at most so much longer than its payload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +140,8 @@ def recover(
     files: Files, *, options: Options, clock: Clock, start: Place | None = None
 ) -> Recovery:
     """Check the log, from a checkpoint's place on, and repair its tail. Caller holds the lock."""
-    del options  # The sizes of files that exist are in the files.
     try:
-        found, image, leftovers = _survey(files, start)
+        found, image, leftovers = _survey(files, options, start)
         if found.spans:
             _rewrite_tail(files, found, image)
         # Highest first, so that what is left never has a hole.
@@ -147,17 +155,18 @@ def recover(
 
 def read_log(files: Files, options: Options, start: Place | None = None) -> Recovery:
     """Look at a log that nobody is writing, up to its valid end. Changes nothing."""
-    del options
     for _ in range(_READ_ONLY_TRIES - 1):
         try:
-            return _survey(files, start)[0]
+            return _survey(files, options, start)[0]
         except (FileNotFoundError, CorruptionError):
             # A writer may just have started: look again before calling it damage.
             continue
-    return _survey(files, start)[0]
+    return _survey(files, options, start)[0]
 
 
-def _survey(files: Files, start: Place | None = None) -> tuple[Recovery, bytes, list[int]]:
+def _survey(
+    files: Files, options: Options, start: Place | None
+) -> tuple[Recovery, bytes, list[int]]:
     """What the log holds; the image of its last file; numbers of files that hold nothing."""
     # Before the log is read, because a writer may be moving it on meanwhile.
     published = read_published(files)
@@ -199,7 +208,7 @@ def _survey(files: Files, start: Place | None = None) -> tuple[Recovery, bytes, 
     if headers and len(image) < headers[-1].size:
         raise CorruptionError(path_of(cursor.number), f"is shorter than {headers[-1].size} bytes")
     if numbers:
-        check_torn(image, cursor, ((number, read_image(files, number)) for number in leftovers))
+        check_torn(image, cursor, _pieces(files, leftovers, options))
     _check_reaches(published, uuid, cursor)
     return (
         Recovery(
@@ -216,6 +225,14 @@ def _survey(files: Files, start: Place | None = None) -> tuple[Recovery, bytes, 
         image,
         leftovers,
     )
+
+
+def _pieces(files: Files, numbers: list[int], options: Options) -> Iterator[tuple[int, bytes]]:
+    """What is in files that never got a header."""
+    longest = max(options.log_file_bytes, PAYLOAD_BYTES_MAX + _ONE_ENTRY_EXTRA)
+    for number in numbers:
+        for piece in read_pieces(files, number, longest):
+            yield number, piece
 
 
 def _begin(headers: list[FileHeader], start: Place | None) -> Place | None:

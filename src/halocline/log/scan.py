@@ -170,7 +170,7 @@ def offset_of(image: bytes, order: int, begin: Cursor) -> int:
 def check_torn(image: bytes, cursor: Cursor, later: Iterable[tuple[int, bytes]] = ()) -> None:
     """Return if the walk ended where the log ends or was torn; CorruptionError if it must not.
 
-    `later` are images of files behind this one that have no header of their own.
+    `later` are pieces of files behind this one that have no header of their own, from a sector on.
     """
     start = align(cursor.offset)
     path = path_of(cursor.number)
@@ -180,7 +180,7 @@ def check_torn(image: bytes, cursor: Cursor, later: Iterable[tuple[int, bytes]] 
             raise CorruptionError(path, f"entry {cursor.order}: {reason}", offset=start)
         _check_claims(image, start, cursor.number, cursor.order, path)
     for number, other in later:
-        _check_claims(other, SECTOR, number, cursor.order, path)
+        _check_claims(other, 0, number, cursor.order, path)
 
 
 def _damage(image: bytes, start: int, number: int) -> str:

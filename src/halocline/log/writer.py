@@ -220,6 +220,10 @@ class Log:
         self._see(ts)
         self._tape.publish_ts(self.visible_ts)
 
+    def check_place(self) -> None:
+        """MovedError when the name of the active file leads elsewhere now."""
+        self._tape.active.check()
+
     def mend_page(self) -> None:
         """Bring back the published position if somebody has taken it away. OSError."""
         try:

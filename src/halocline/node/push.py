@@ -25,9 +25,17 @@ from threading import BoundedSemaphore, Lock
 from typing import Final
 
 from halocline.clock import SystemClock
-from halocline.errors import NotFoundError, SnapshotExpiredError, UnavailableError, UsageError
+from halocline.errors import (
+    CorruptionError,
+    HaloclineError,
+    NotFoundError,
+    SnapshotExpiredError,
+    UnavailableError,
+    UsageError,
+)
 from halocline.log import Follower, Place
 from halocline.log.follow import LogGone
+from halocline.log.names import LOG_DIRECTORY
 from halocline.log.record import Record, decode_record
 from halocline.node.logtail import messages_of
 from halocline.node.served import Served
@@ -46,6 +54,10 @@ READING_MAX: Final = 4
 PAUSE_S: Final = 0.01
 GATHER_S: Final = 0.002
 """From one look at the log to the next: what is committed meanwhile travels together."""
+PAGE_S: Final = 5.0
+"""How long a feed looks for the published position, which the owner mends twice a second."""
+GONE_TRIES: Final = 100
+"""So often a feed looks whether it was the owner that has deleted a file of the log."""
 BEGIN_AGAIN: Final = "read the table at a newer snapshot, or a checkpoint, and subscribe since then"
 LOOK_RECORDS: Final = 256
 _ENTRY_BYTES: Final = 256
@@ -115,6 +127,8 @@ class Feed:
         self._has_more = True
         """The last look at the log has not come to its end."""
         self._stopped = False
+        self._lost_at: float | None = None
+        """Since when the published position has been missing."""
 
     def __iter__(self) -> Iterator[Pushed]:
         """Until `stop`, or an error: of those, the end of the database is one."""
@@ -162,8 +176,9 @@ class Feed:
         """Until there may be something new, or it is time for a sign of life."""
         if self._has_more:
             return
-        if self._log.visible_ts > self._end and self._follower.is_current():
-            self._clock.sleep(PAUSE_S)  # committed without a sync, which comes soon
+        if self._log.visible_ts > self._end:
+            # Committed without a sync, which comes soon; or it cannot be read, see `_find_page`.
+            self._clock.sleep(PAUSE_S)
             return
         left = heard + BEAT_S - self._clock.monotonic()
         if left > 0:
@@ -174,12 +189,13 @@ class Feed:
         owner = self._hub.owner()
         if owner is None:
             raise UnavailableError("the owner has let go of the database")
+        self._find_page(owner)
         found: list[bytes] = []
         try:
             with self._hub.reading:
                 self._read(owner.core, found)
         except LogGone:
-            raise SnapshotExpiredError(self._end, self._oldest(), hint=BEGIN_AGAIN) from None
+            raise self._gone(owner) from None
         if not found:
             self._check_table(owner.core)
             return None
@@ -217,6 +233,28 @@ class Feed:
             entry = core.catalog.table(self._table, core.engine.last_ts)
             if entry is None or entry.id != self._table_id:
                 raise NotFoundError("table", self._table)
+
+    def _find_page(self, owner: Served) -> None:
+        """UnavailableError when there is no published position, and nobody brings it back."""
+        if self._follower.is_published():
+            self._lost_at = None
+            return
+        owner.files.check_root()
+        now = self._clock.monotonic()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        if now - self._lost_at > PAGE_S:
+            raise UnavailableError("`published` was removed or replaced, and nobody mends it")
+
+    def _gone(self, owner: Served) -> HaloclineError:
+        """Why a file of the log is missing: the owner has deleted it, or somebody else has."""
+        for _ in range(GONE_TRIES):  # the owner deletes first, and then says from where on it reads
+            oldest = self._oldest()
+            if oldest > self._end:
+                return SnapshotExpiredError(self._end, oldest, hint=BEGIN_AGAIN)
+            owner.files.check_root()
+            self._clock.sleep(PAUSE_S)
+        reason = f"files with what came after timestamp {self._end} were removed"
+        return CorruptionError(LOG_DIRECTORY, f"{reason}, and not by this database")
 
     def _oldest(self) -> int:
         """The oldest timestamp that can still be subscribed from."""

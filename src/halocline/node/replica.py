@@ -43,7 +43,8 @@ from halocline.txn import Core
 OWNER_STARTS_TRIES = 500
 EXPLAIN_S = 0.1
 PAGE_S = 0.5
-"""An owner looks as often whether others still find what it publishes."""
+"""An owner looks as often whether others still find what it publishes. So often, too, a replica
+looks whether its folder is still where it was opened."""
 PAGE_TRIES = 300
 
 
@@ -104,6 +105,8 @@ class Replica:
         """Is there nothing to fold? 1.5 us; of an owner far away only `refresh` finds out."""
         now = self._clock.monotonic()
         if now >= self._page_due:
+            if self._look is None:
+                self._files.check_root()  # before the next look is put off: it is told each time
             self._page_due = now + PAGE_S
             self._follower.look_for_page()
         return self._look is None and self._freed is not None and self._follower.is_current()

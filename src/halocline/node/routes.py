@@ -142,6 +142,7 @@ class FarRoute:
         self._host, self._port = _address(uri)
         self._token = token.encode()
         self._tls = None
+        self._has_probed = False
         if tls_roots is not None or not is_loopback(self._host):
             from halocline.node.tls import Believer  # most programs need none
 
@@ -168,11 +169,27 @@ class FarRoute:
     def instead(self, refused: Exception, late: bool) -> None:
         if isinstance(refused, UsageError):
             raise refused
+        hung_up = isinstance(refused, (ConnectionError, BlockingIOError))
+        if hung_up and self._tls is None and (late or not self._has_probed):
+            self._has_probed = True
+            if self._wants_tls():
+                text = f"the server at {self.name} wants TLS: pass tls_roots=, the path of its"
+                raise UsageError(f"{text} certificate") from refused
         if late:
             why = str(refused)
             if isinstance(refused, BlockingIOError):
                 why = f"no answer within {CALL_S:.0f} s"
             raise UnavailableError(f"{self.name} does not answer: {why}") from refused
+
+    def _wants_tls(self) -> bool:
+        """Is TLS what the other side waits for? It may then take us for somebody who is mistaken,
+        and hang up."""
+        from halocline.node.tls import speaks_tls  # most programs need none
+
+        try:
+            return speaks_tls(self._connect())
+        except OSError:
+            return False
 
     def check_awake(self, link: Link, request: Request) -> None:
         raise ConnectionResetError(f"no answer within {_answer_s(request):.0f} s")

@@ -36,6 +36,7 @@ from halocline.log.bell import Bell
 from halocline.node.logtail import read_message
 from halocline.node.streams import Stream
 from halocline.node.wire import Pushed
+from halocline.store import MovedError
 
 FIND_S: Final = 10.0
 """How long a stream that was lost is tried to be opened again."""
@@ -181,11 +182,15 @@ class Pump:
         self._stream: Stream | None = None
         self._slot: deque[_Part] = deque()
         self._heard = self.clock.monotonic()
+        self._well = self._heard
+        """When a stream last said more than that it is there."""
 
     def run(self) -> None:
         while not self.closed and self.error is None:
             try:
                 self._follow()
+            except MovedError as error:  # in this very process: trying again brings nothing back
+                self.error = error
             except (OSError, UnavailableError) as error:
                 self._lost(error)
             except BaseException as error:  # noqa: BLE001 the reader's thread raises it
@@ -220,8 +225,10 @@ class Pump:
             self.closed = True
             return
         try:
-            for pushed in stream:
+            for number, pushed in enumerate(stream):
                 self._heard = self.clock.monotonic()
+                if number or pushed.messages:  # one that only begins, and fails, is no success
+                    self._well = self._heard
                 self._put(pushed)
                 if self.closed:
                     return
@@ -244,7 +251,7 @@ class Pump:
     def _lost(self, error: OSError | UnavailableError) -> None:
         """Try again for a while; what an owner refuses at first is not asked for twice."""
         refused = self.end is None and isinstance(error, HaloclineError)
-        if refused or self.clock.monotonic() - self._heard > FIND_S:
+        if refused or self.clock.monotonic() - self._well > FIND_S:
             text = f"the subscription was lost: {error}"
             self.error = error if refused else UnavailableError(text).with_cause(error)
         elif not self.closed:

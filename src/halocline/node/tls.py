@@ -154,5 +154,19 @@ class Believer:
             raise
 
 
+def speaks_tls(sock: socket.socket) -> bool:
+    """Does the other side shake hands? It is not believed, and told nothing. Closes the socket."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        TlsSocket(sock, context)
+    except OSError:
+        return False
+    finally:
+        sock.close()
+    return True
+
+
 def _refuse_password() -> str:
     raise UsageError("the key is encrypted: give one that needs no password")

@@ -22,8 +22,10 @@ from typing import Any, Final, Literal, get_args
 from halocline.objects.columns import Order
 from halocline.objects.zonemap import Zonemap
 
-VERSION: Final = 2
+VERSION: Final = 3
 DIGEST_BYTES: Final = 16
+VECTOR_ROWS: Final = 2048
+"""So many rows of a file DuckDB decodes at a time, however wide they are."""
 
 FileKind = Literal["data", "tombstone"]
 
@@ -37,6 +39,9 @@ class ObjectStats:
     """What its rows are sorted by: the primary key, or the RowID."""
     rows: int
     size_bytes: int
+    vector_bytes: int
+    """Most bytes of rows that an SQL engine has decoded at once: VECTOR_ROWS, or a block if that is
+    more, all columns together."""
     tail_bytes: int
     digest: bytes
     tail_digest: bytes

@@ -41,7 +41,6 @@ from halocline.objects.columns import (
     COMMIT_TS,
     PK64,
     ROWID,
-    TEXTS,
     Order,
     choose_encodings,
     data_columns,
@@ -54,9 +53,10 @@ from halocline.objects.columns import (
 from halocline.objects.directory import encode_directory
 from halocline.objects.footer import read_layout
 from halocline.objects.keybytes import is_sorted, key_bytes, pk64, range_of
-from halocline.objects.stats import FileKind, ObjectStats
+from halocline.objects.stats import VECTOR_ROWS, FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
+from halocline.schema.batches import VARIED, widest
 from halocline.schema.evolve import extra_ids
 from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind as family
@@ -68,8 +68,6 @@ PAGE_BYTES_MAX: Final = 1024 * MIB
 BLOOM_FALSE_POSITIVES: Final = 0.01
 DICTIONARY_BYTES_MAX: Final = 256 * 1024
 _NO_LIMIT: Final = 1 << 40
-_WIDE: Final = TEXTS | {"list", "struct"}
-"""Types whose values differ in size."""
 
 
 def encode_data(
@@ -113,9 +111,11 @@ def _encode(
     block_rows = _block_rows(table, min(options.page_rows, BLOCK_ROWS_MAX), options.block_bytes)
     groups = _groups(table, options.row_group_rows, block_rows)
     bloom = _bloom_name(columns, schema, kind)
-    raw = _parquet(table, columns, sorted_by, bloom, block_rows, groups)
+    raw = _parquet(table, columns, sorted_by, bloom, block_rows, groups, schema.compression)
     data, tail_bytes = _with_directory(raw, table, sorted_by, block_rows)
-    return data, _stats(table, schema, kind, order, data, tail_bytes)
+    parts = [table.slice(start, stop - start) for start, stop in groups]
+    vector_bytes = max(widest(part, max(VECTOR_ROWS, block_rows)) for part in parts)
+    return data, _stats(table, schema, kind, order, data, tail_bytes, vector_bytes)
 
 
 def _parquet(
@@ -125,13 +125,17 @@ def _parquet(
     bloom: str | None,
     block_rows: int,
     groups: Sequence[tuple[int, int]],
+    codec: str,
 ) -> memoryview:
     encodings = choose_encodings(table, columns)
     leaves = [column.name for column in columns for _ in leaf_paths(column)]
     rows = max(stop - start for start, stop in groups)
     filters = {bloom: {"ndv": rows, "fpp": BLOOM_FALSE_POSITIVES}} if bloom else None
-    paths = [path for column in columns for path in leaf_paths(column)]
-    codecs = {path: "none" if path in encodings.raw else "zstd" for path in paths}
+    codecs = {
+        path: "none" if path in encodings.raw else column.compression or codec
+        for column in columns
+        for path in leaf_paths(column)
+    }
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -199,15 +203,15 @@ def _block_rows(table: Any, rows: int, bytes_max: int) -> int:
     """So many rows, or fewer by halves, that no block has more bytes, as far as that pays off."""
     if table.nbytes <= bytes_max:
         return rows
-    wide = [column for column in table.columns if family(column.type) in _WIDE]
-    others = [column.nbytes for column in table.columns if family(column.type) not in _WIDE]
+    wide = [column for column in table.columns if family(column.type) in VARIED]
+    others = [column.nbytes for column in table.columns if family(column.type) not in VARIED]
     narrow = sum(others) / table.num_rows
     blocks_max = BLOCKS_FACTOR * (table.num_rows / rows + table.nbytes / bytes_max)
     while rows > 1:
         starts = range(0, table.num_rows, rows)
-        widest = max(sum(one.slice(at, rows).nbytes for one in wide) for at in starts)
-        enough = 2 * len(starts) > blocks_max and widest <= PAGE_BYTES_MAX
-        if widest + narrow * rows <= bytes_max or enough:
+        most = max(sum(one.slice(at, rows).nbytes for one in wide) for at in starts)
+        enough = 2 * len(starts) > blocks_max and most <= PAGE_BYTES_MAX
+        if most + narrow * rows <= bytes_max or enough:
             break
         rows //= 2
     return rows
@@ -255,6 +259,7 @@ def _stats(
     order: Order,
     data: bytes,
     tail_bytes: int,
+    vector_bytes: int,
 ) -> ObjectStats:
     key_min, key_max = _key_range(table, schema, order)
     rowid_min, rowid_max = _int_range(table, ROWID)
@@ -264,6 +269,7 @@ def _stats(
         order=order,
         rows=table.num_rows,
         size_bytes=len(data),
+        vector_bytes=vector_bytes,
         tail_bytes=tail_bytes,
         digest=xxhash.xxh3_128_digest(data),
         tail_digest=xxhash.xxh3_128_digest(memoryview(data)[-tail_bytes:]),

@@ -6,6 +6,12 @@ One instance per database, made on first use (a new one costs 20-60 ms), one cur
 may open files in the folder of the objects and nowhere else, and may not load extensions, see
 Python variables or change its own configuration. Tables are handed in under the names the query
 uses: Arrow zero-copy, objects as temporary views over their files (source.py).
+
+DuckDB decodes 2048 rows at a time, however wide they are, and reads whole row groups ahead: a few
+wide rows are more than a small memory. A query that has run out of memory is run once more in an
+instance of its own, which reads with one thread and nothing ahead, and whose limit has room for the
+widest rows of its tables beside. Such queries come one after the other. A stream cannot begin again
+once it has given rows, so the widths decide beforehand where it runs.
 """
 
 from __future__ import annotations
@@ -13,8 +19,10 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -22,8 +30,10 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from halocline.errors import HaloclineError, UnavailableError, UsageError
+from halocline.objects.stats import VECTOR_ROWS
 from halocline.read.ctrlc import stoppable
 from halocline.read.source import Source, literal
+from halocline.schema.batches import widest
 
 if TYPE_CHECKING:
     import duckdb
@@ -45,6 +55,15 @@ _INTERRUPTED = ("Query interrupted", "failed: KeyboardInterrupt:", "Interrupted!
 """How DuckDB's errors end when it was Ctrl-C that stopped it."""
 _QUERY_TEXTS = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Binder Error")
 
+
+STREAM_ROWS = 65536
+"""Most rows in a batch of a stream."""
+_VECTORS = 4
+"""So many times the widest rows a query holds at once: encoded, decoded, being sorted, sorted."""
+_PASSED_BY = ("set disable_parquet_prefetching=true", "set enable_external_file_cache=false")
+"""What is read ahead or kept for later takes the memory that wide rows need now."""
+_GROUP_ROWS = 122_880
+"""Rows of a row group, which are read ahead together."""
 
 _OPEN: WeakSet[Duck | Generator[pa.RecordBatch, None, None]] = WeakSet()
 
@@ -80,6 +99,8 @@ class Duck:
         self._spill = spill
         self._make_folder = make_folder
         self._lock = Lock()
+        self._one_wide = Lock()
+        self._wide_numbers = count(1)
         self._instance: duckdb.DuckDBPyConnection | None = None
         _OPEN.add(self)
 
@@ -87,27 +108,34 @@ class Duck:
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.Table:
         """Run one SELECT to the end; `quoted` is tried when DuckDB cannot parse the text."""
-        cursor = self._cursor()
+        asked = partial(self._result, text, params, tables, quoted)
         try:
-            with self._errors(tables), stoppable(cursor):
-                relation = self._relation(cursor, text, params, tables, quoted)
-                result = relation.to_arrow_table()
-            _check_root(tables)  # what DuckDB has opened meanwhile was still ours
-            return as_schema(result, _canonical(result.schema))
-        finally:
-            cursor.close()
+            with closing(self._cursor()) as cursor:
+                return asked(cursor)
+        except UnavailableError as error:
+            if not tables or not _ran_out(error.__cause__):
+                raise
+        with self._one_wide, self._wide(tables) as cursor:
+            return asked(cursor)
 
     def stream(
         self, text: str, params: Sequence[object], tables: Tables, quoted: str = ""
     ) -> pa.RecordBatchReader:
         """Run one SELECT batch by batch; the cursor lives until the reader is done or dropped."""
-        cursor = self._cursor()
+        width = _vector_bytes(tables)
+        room = self._memory_bytes // 2
+        batch_rows = min(STREAM_ROWS, max(1, room // max(width, 1)) * VECTOR_ROWS)
+        held = ExitStack()
         try:
+            if (self._threads or os.cpu_count() or 1) * _scan_bytes(tables) > room:
+                cursor = held.enter_context(self._wide(tables))
+            else:
+                cursor = held.enter_context(closing(self._cursor()))
             with self._errors(tables), stoppable(cursor):
                 relation = self._relation(cursor, text, params, tables, quoted)
-                reader = relation.to_arrow_reader(65536)
+                reader = relation.to_arrow_reader(batch_rows)
         except BaseException:
-            cursor.close()
+            held.close()
             raise
 
         schema = _canonical(reader.schema)
@@ -122,7 +150,7 @@ class Duck:
                         return
                     yield as_schema(batch, schema)
             finally:
-                cursor.close()
+                held.close()
 
         going = batches()
         _OPEN.add(going)
@@ -137,6 +165,19 @@ class Duck:
             if self._instance is not None:
                 self._instance.close()
                 self._instance = None
+
+    def _result(
+        self,
+        text: str,
+        params: Sequence[object],
+        tables: Tables,
+        quoted: str,
+        cursor: duckdb.DuckDBPyConnection,
+    ) -> pa.Table:
+        with self._errors(tables), stoppable(cursor):
+            result = self._relation(cursor, text, params, tables, quoted).to_arrow_table()
+        _check_root(tables)  # what DuckDB has opened meanwhile was still ours
+        return as_schema(result, _canonical(result.schema))
 
     def _relation(
         self,
@@ -167,27 +208,49 @@ class Duck:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._instance is None:
-                try:
-                    self._instance = self._start()
-                except OSError as error:  # no room for the folder, or no right to make it
-                    text = f"queries have no folder for what outgrows memory: {error}"
-                    raise UnavailableError(text) from error
+                self._instance = self._start()
             return self._instance.cursor()
 
+    @contextmanager
+    def _wide(self, tables: Tables) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor of an instance that ends with it and has room for rows as wide as these."""
+        # Two instances must not spill into one folder. It is named by process: see `sweep_spill`.
+        name = f"{os.getpid()}-{next(self._wide_numbers)}"
+        spill = str(Path(self._spill, name)) if self._spill else ""
+        memory_bytes = self._memory_bytes + _VECTORS * _vector_bytes(tables)
+        instance = self._make(memory_bytes, 1, spill, _PASSED_BY)
+        try:
+            with closing(instance.cursor()) as cursor:
+                yield cursor
+        finally:
+            instance.close()
+            if spill:
+                with suppress(OSError):
+                    Path(spill).rmdir()
+
     def _start(self) -> duckdb.DuckDBPyConnection:
+        return self._make(self._memory_bytes, self._threads, self._spill)
+
+    def _make(
+        self, memory_bytes: int, threads: int, spill: str, settings: Sequence[str] = ()
+    ) -> duckdb.DuckDBPyConnection:
         import duckdb  # here, and not above: whoever only writes never waits for it
 
         instance = duckdb.connect(":memory:")
-        if self._spill:  # DuckDB would let everybody look into it
-            self._make_folder(self._spill)
-        instance.execute(f"set temp_directory={literal(self._spill)}")
+        if spill:  # DuckDB would let everybody look into it
+            try:
+                self._make_folder(spill)
+            except OSError as error:  # no room for the folder, or no right to make it
+                text = f"queries have no folder for what outgrows memory: {error}"
+                raise UnavailableError(text) from error
+        instance.execute(f"set temp_directory={literal(spill)}")
         if self._folder:
             instance.execute(f"set allowed_directories=[{literal(self._folder)}]")
-        for setting in _SETTINGS:
+        for setting in (*_SETTINGS, *settings):
             instance.execute(setting)
-        instance.execute(f"set memory_limit='{self._memory_bytes // 1024}KiB'")
-        if self._threads:
-            instance.execute(f"set threads={self._threads}")
+        instance.execute(f"set memory_limit='{memory_bytes // 1024}KiB'")
+        if threads:
+            instance.execute(f"set threads={threads}")
         instance.execute("set lock_configuration=true")
         return instance
 
@@ -210,7 +273,7 @@ class Duck:
         text = str(error).strip()
         if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):
             self._restart()
-        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in text:
+        if _ran_out(error):
             first = text.partition("\n")[0]  # the rest is advice that only DuckDB's user can follow
             return UnavailableError(
                 f"the query needs more memory: {first}; open with a larger memory="
@@ -238,6 +301,31 @@ def _check_root(tables: Tables) -> None:
     for table in tables.values():
         if isinstance(table, Source) and table.files:
             table.shelf.check_root()
+
+
+def _ran_out(error: BaseException | None) -> bool:
+    """Is this DuckDB's limit on memory?"""
+    import duckdb
+
+    return isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error)
+
+
+def _vector_bytes(tables: Tables) -> int:
+    """Bytes of the widest rows that a query over all these tables has decoded at once."""
+    in_files = sum(one.vector_bytes for one in tables.values() if isinstance(one, Source))
+    in_memory = [one for one in tables.values() if isinstance(one, pa.Table)]
+    return in_files + sum(widest(one, VECTOR_ROWS) for one in in_memory)
+
+
+def _scan_bytes(tables: Tables) -> int:
+    """Bytes that one thread needs for these tables: the widest rows, and what is read ahead."""
+    ahead = [
+        file.stats.size_bytes * min(file.stats.rows, _GROUP_ROWS) // file.stats.rows
+        for one in tables.values()
+        if isinstance(one, Source)
+        for file in one.files
+    ]
+    return _VECTORS * _vector_bytes(tables) + max(ahead, default=0)
 
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)

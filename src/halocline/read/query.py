@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from halocline.errors import UnavailableError, UsageError
 from halocline.objects.columns import ROWID
-from halocline.read.duck import Duck, as_schema
+from halocline.read.duck import STREAM_ROWS, Duck, as_schema
 from halocline.read.predicate import compile_where, predicate_of
 from halocline.read.prune import Predicate
 from halocline.read.scan import count_known, count_rows, take_plan, unclean
@@ -32,7 +32,6 @@ from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
 
 LIMIT_MAX = (1 << 62) - 1
-STREAM_ROWS = 65536
 _PLACE = f"{ROWID} < 0, abs({ROWID})"
 """Committed rows by RowID, then those that the transaction has inserted, in their order."""
 

@@ -164,7 +164,13 @@ def is_outdated(state: TableState, entry: ObjectEntry) -> bool:
     if entry.kind != "data" or (stats.schema_version == schema.version and not stats.extras):
         return False
     written = state.newest.entry.schema_at(stats.schema_version)
-    return bool(stats.extras) or written is None or written.arrow != schema.arrow
+    return bool(stats.extras) or written is None or _likeness(written) != _likeness(schema)
+
+
+def _likeness(schema: Schema) -> list[tuple[int, str, pa.DataType]]:
+    """What of a schema a raw read of a file shows. A column that was dropped and one that took its
+    name and type are two: their ids differ."""
+    return [(column.id, column.name, column.type) for column in schema.columns]
 
 
 def why_inexact(state: TableState, plan: ScanPlan) -> str:

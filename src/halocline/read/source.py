@@ -39,10 +39,11 @@ from halocline.catalog import ObjectEntry, SchemaVersion
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
 from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
+from halocline.objects.stats import VECTOR_ROWS
 from halocline.read.mask import JOIN, Mask, Words, split_dirty, words_of
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import scan_objects
-from halocline.schema.batches import Int64Array
+from halocline.schema.batches import Int64Array, widest
 from halocline.schema.evolve import KEPT, is_wider
 from halocline.schema.schema import Schema
 from halocline.schema.types import kind
@@ -86,6 +87,12 @@ class Source:
     """Dirty files as well, but with the dead as bits."""
     dead: Int64Array = field(default_factory=lambda: NONE)
     ts: int = 0
+
+    @property
+    def vector_bytes(self) -> int:
+        """Most bytes of rows that DuckDB has decoded at once: VECTOR_ROWS, or a block of a file."""
+        held = max((file.stats.vector_bytes for file in self.files), default=0)
+        return max(held, widest(self.memory, VECTOR_ROWS))
 
     @property
     def files(self) -> tuple[ObjectFile, ...]:

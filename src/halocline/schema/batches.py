@@ -25,6 +25,9 @@ from halocline.schema.values import decimal_context, decimal_unit
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+VARIED: Final = frozenset({"string", "binary", "list", "struct"})
+"""Types whose values differ in size."""
+
 EXACT: Final = decimal_context(38)
 _NAT: Final = np.iinfo(np.int64).min
 """numpy's "not a time": no moment in the years 1 to 9999 is near it, so it can stand for null."""
@@ -40,6 +43,18 @@ def to_arrow(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
 def from_arrow(batch: Any) -> list[tuple[Any, ...]]:
     """A canonical RecordBatch -> its rows."""
     return list(zip(*(column_values(column) for column in batch.columns), strict=True))
+
+
+def widest(table: Any, rows: int) -> int:
+    """The most bytes of so many rows that stand together: the first ones, the next, and so on."""
+    starts = range(0, table.num_rows, rows)
+    if len(starts) < 2:
+        return int(table.nbytes)
+    # Columns whose values have one size are alike everywhere, and counting them takes time.
+    varied = [one for one in table.columns if kind(one.type) in VARIED]
+    fixed = sum(one.nbytes for one in table.columns if kind(one.type) not in VARIED)
+    most = max(sum(one.slice(at, rows).nbytes for one in varied) for at in starts)
+    return int(most + fixed * rows // table.num_rows)
 
 
 def column_values(array: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from halocline.clock import SystemClock
@@ -29,6 +30,11 @@ from halocline.schema.values import Unfit, checker, is_null, show
 
 COMMENT_CHARS_MAX: Final = 10_000
 _CLOCK: Final = SystemClock()
+_UUIDS: Final = 1 << 20
+"""UUIDs that are made at once."""
+_UUID_CHARS: Final = 36
+_DIGITS: Final = np.array([at for at in range(_UUID_CHARS) if at not in (8, 13, 18, 23)])
+_HEX: Final = np.array([list(b"%02x" % octet) for octet in range(256)], dtype=np.uint8)
 _UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "..."})()
 
 
@@ -120,10 +126,10 @@ class Default:
     def many(self, rows: int) -> pa.ChunkedArray:
         """The values of so many rows."""
         if self.value is uuid:
-            chance = _CLOCK.random_bytes(16 * rows)
-            texts = [_uuid_text(chance[at : at + 16]) for at in range(0, len(chance), 16)]
-            array = pa.array(texts, self.type)
-        elif pa.types.is_nested(self.type):
+            sizes = [min(_UUIDS, rows - start) for start in range(0, rows, _UUIDS)]
+            made = [_uuids(_CLOCK.random_bytes(16 * size)) for size in sizes]
+            return pa.chunked_array(made, self.type)
+        if pa.types.is_nested(self.type):
             array = pa.array([self.value], self.type).take(pa.repeat(0, rows))
         else:
             array = pa.repeat(pa.scalar(self.one(), self.type), rows)
@@ -152,12 +158,25 @@ def _moment(type: Any) -> dt.date:
 
 
 def _uuid_text(chance: bytes) -> str:
-    """Sixteen random bytes as the text of a UUID of version 4 (RFC 9562)."""
+    """Sixteen random bytes as the text of a UUID of version 4 (RFC 9562): 1 us, as an array 10."""
     octets = bytearray(chance)
     octets[6] = octets[6] & 0x0F | 0x40
     octets[8] = octets[8] & 0x3F | 0x80
     text = octets.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _uuids(chance: bytes) -> pa.Array:
+    """Random bytes, sixteen each, as the texts of as many UUIDs: 0.2 us each."""
+    octets = np.frombuffer(chance, dtype=np.uint8).reshape(-1, 16).copy()
+    octets[:, 6] = octets[:, 6] & 0x0F | 0x40
+    octets[:, 8] = octets[:, 8] & 0x3F | 0x80
+    rows = len(octets)
+    texts = np.full((rows, _UUID_CHARS), ord("-"), dtype=np.uint8)
+    texts[:, _DIGITS] = _HEX[octets].reshape(rows, 32)
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(_UUID_CHARS)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(texts)]
+    return pa.Array.from_buffers(pa.string(), rows, buffers)
 
 
 def read_default(

@@ -31,6 +31,7 @@ from halocline.schema.column import (
     read_default,
     stored_default,
 )
+from halocline.schema.compression import ZSTD, check_codec
 from halocline.schema.convert import index_columns, opened, refuse_spark
 from halocline.schema.domains import Domain, read_domain
 from halocline.schema.names import ColumnNames, check_names
@@ -62,6 +63,7 @@ class Defined(NamedTuple):
     since: int = 0
     absent: Default | None = None
     identity: bool = False
+    compression: str = ""
 
 
 class Stored(NamedTuple):
@@ -74,6 +76,7 @@ class Stored(NamedTuple):
     version: int
     comment: str
     checks: tuple[RowCheck, ...]
+    compression: str
 
 
 class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,6 +92,8 @@ class Properties(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     absent: bytes | None = None
     """What older rows show, as the default."""
     identity: bool = False
+    codec: str = ""
+    """Of its pages in objects; empty: that of the table."""
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,6 +106,7 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     version: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     comment: str = ""
     checks: list[tuple[str, list[str], list[int], bool]] = []
+    codec: str = ZSTD
 
 
 def read_definition(definition: Any) -> list[Defined]:
@@ -203,6 +209,7 @@ def read_stored(wire: Any) -> Stored:
         version=read.version,
         comment=comment,
         checks=checks,
+        compression=check_codec(read.codec),
     )
 
 
@@ -220,6 +227,7 @@ def _stored(name: str, text: str, nullable: bool, properties: Properties) -> Def
         properties.since,
         absent,
         identity=properties.identity,
+        compression=properties.codec and check_codec(properties.codec, column=name),
     )
 
 

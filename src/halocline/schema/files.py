@@ -29,6 +29,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -74,6 +75,7 @@ _SQL_NAMES: Final = {
     "decimal": "decimal_separator",
 }
 """What SQL calls the options of DuckDB's function of Python, where the two differ."""
+_QUOTES_ARE_TEXT: Final = "quotechar='' says that quotes are text"
 _SETTINGS: Final[dict[str, Any]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -193,11 +195,48 @@ class FileInput:
             relation = _told(self._name, lambda: self._relation(duck, keeps))
             reader = _told(self._name, lambda: relation.to_arrow_reader(BATCH_ROWS))
             done = 0
-            for batch in _told_each(self._name, reader):
+            for read in _told_each(self._name, reader):
+                batch = self._quoted(read, done, misfits) if self.format == "csv" else read
                 yield batch if misfits is not None else self._parsed(batch, done)
                 done += batch.num_rows
             if misfits is not None and keeps:
                 misfits += _rejected(duck)
+
+    def _quoted(
+        self, batch: pa.RecordBatch, done: int, misfits: list[Misfit] | None
+    ) -> pa.RecordBatch:
+        """The batch without rows in which a quote was opened and not closed.
+
+        Where DuckDB meets one it takes the quotes of the whole file for text. A file that it finds
+        quotes in is read as it should be, and may have a text that begins with one.
+        """
+        if "quotechar" in self._options:
+            return batch
+        keep = None
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if kind(column.type) != "string" or not pc.any(pc.starts_with(column, '"')).as_py():
+                continue
+            odd = pc.equal(pc.bit_wise_and(pc.count_substring(column, '"'), 1), 1)
+            bad = pc.fill_null(pc.and_(pc.starts_with(column, '"'), odd), False)
+            if pc.any(bad).as_py() and self._has_quotes:
+                return batch
+            for at in np.flatnonzero(np.asarray(bad)).tolist():
+                reason = f"{self._name}: a quote is opened and not closed; {_QUOTES_ARE_TEXT}"
+                if misfits is None:
+                    raise SchemaError(reason, column=name, row=done + at)
+                if keep is None or keep[at].as_py():
+                    misfits.append(Misfit(None, name, reason, batch.slice(at, 1).to_pylist()[0]))
+            keep = pc.invert(bad) if keep is None else pc.and_(keep, pc.invert(bad))
+        return batch if keep is None else batch.filter(keep)
+
+    @cached_property
+    def _has_quotes(self) -> bool:
+        """Does DuckDB find quotes in every file?"""
+        named = {_SQL_NAMES.get(key, key): value for key, value in self._options.items()}
+        told = "".join(f", {key}={_sql(value)}" for key, value in named.items())
+        with _duck() as duck:
+            texts = [f"select quote from sniff_csv({_sql(path)}{told})" for path in self.paths]
+            return all(_told(self._name, duck.execute(text).fetchone)[0] == '"' for text in texts)
 
     def _parsed(self, batch: pa.RecordBatch, done: int) -> pa.RecordBatch:
         """The batch with texts made into what they were read for."""

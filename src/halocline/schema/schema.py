@@ -43,6 +43,7 @@ from halocline.schema.compiled import (
     compile_key,
     compile_row,
 )
+from halocline.schema.compression import ZSTD, Codec, read_compression
 from halocline.schema.define import (
     Defined,
     check_identity,
@@ -78,6 +79,8 @@ class TableColumn:
     """The constant that rows show which are older than the column; None: NULL."""
     identity: bool = False
     """Are keys drawn for rows that do not name it?"""
+    compression: str = ""
+    """The codec of its pages; empty: that of the table."""
 
     @property
     def type_name(self) -> str:
@@ -93,6 +96,8 @@ class TableColumn:
             found["absent"] = self.absent.to_wire()["constant"]
         if self.identity:
             found["identity"] = True
+        if self.compression:
+            found["codec"] = self.compression
         return found if self.default is None else found | self.default.to_wire()
 
     def filled(self, rows: int) -> pa.ChunkedArray:
@@ -115,6 +120,8 @@ class Schema:
     """How often the table had been altered; evolve.py makes the next."""
     checks: tuple[RowCheck, ...] = ()
     """What must hold for every row; read/guard.py asks."""
+    compression: str = ZSTD
+    """The codec of columns that have none of their own."""
 
     @classmethod
     def define(
@@ -123,6 +130,7 @@ class Schema:
         primary_key: str | Sequence[str] | None = None,
         *,
         comment: str = "",
+        codec: Codec = None,
         key_bytes_max: int = keys.KEY_BYTES_MAX,
     ) -> Schema:
         """A new schema from a dict of types, a pa.Schema, a frame or a schema; ids are 1..n."""
@@ -130,6 +138,7 @@ class Schema:
         defined = _copied(definition) if whole else read_definition(definition)
         positions = read_key(primary_key, defined)
         check_identity(defined, positions)
+        compression, special = read_compression(codec, [column.name for column in defined])
         if keys.least_bytes([defined[at].type for at in positions]) > key_bytes_max:
             raise SchemaError(f"keys of these columns take more than {key_bytes_max} bytes")
         columns = tuple(
@@ -142,6 +151,7 @@ class Schema:
                 default=column.default,
                 comment=column.comment,
                 identity=column.identity,
+                compression=special.get(at, column.compression),
             )
             for at, column in enumerate(defined)
         )
@@ -150,6 +160,7 @@ class Schema:
             key_positions=positions,
             last_id=len(columns),
             comment=check_comment(comment),
+            compression=compression,
             key_bytes_max=key_bytes_max,
         )
 
@@ -432,6 +443,7 @@ class Schema:
             "version": self.version,
             **({"comment": self.comment} if self.comment else {}),
             **({"checks": [one.to_wire() for one in self.checks]} if self.checks else {}),
+            **({"codec": self.compression} if self.compression != ZSTD else {}),
         }
 
     @classmethod
@@ -449,6 +461,7 @@ class Schema:
             key_positions=stored.key,
             last_id=stored.last_id,
             comment=stored.comment,
+            compression=stored.compression,
             key_bytes_max=key_bytes_max,
             version=stored.version,
             checks=stored.checks,
@@ -570,6 +583,7 @@ def _copied(schema: Schema) -> list[Defined]:
             column.default,
             column.comment,
             identity=column.identity,
+            compression=column.compression,
         )
         for column in schema.columns
     ]

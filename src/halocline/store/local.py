@@ -93,6 +93,10 @@ class LocalFiles(DurableFiles):
         """Remove a folder with all that is in it. What cannot be removed stays."""
         self._local.remove_tree(folder, name)
 
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder if nothing is in it."""
+        self._local.remove_empty(folder)
+
     def close(self) -> None:
         """Let go of the root; the next call would look for it by its path."""
         self._local.close()
@@ -382,6 +386,10 @@ class LocalDisk:
     def remove_tree(self, folder: str, name: str) -> None:
         with contextlib.suppress(OSError), self._folder(folder) as fd:
             shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+
+    def remove_empty(self, folder: str) -> None:
+        with contextlib.suppress(OSError), self._folder(parent(folder)) as fd:
+            os.rmdir(_name(folder), dir_fd=fd)
 
     def lock(self, path: str, holder: bytes) -> Lock:
         assert len(holder) <= HOLDER_BYTES_MAX

@@ -23,12 +23,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from pyarrow import fs
 
 from halocline.errors import UsageError
-from halocline.store.files import TEMPORARY, Buffer, check_directory, check_path, parent
+from halocline.store.files import (
+    TEMPORARY,
+    Buffer,
+    MovedError,
+    check_directory,
+    check_path,
+    parent,
+)
 from halocline.store.files import PathList as Keys
 from halocline.store.local import LocalFiles
 
@@ -109,12 +118,12 @@ class LocalObjects:
         self._made: set[str] = set()
 
     def put(self, key: str, data: Buffer) -> None:
-        self._make_folder(key)
-        self._files.write(self._at(key), data)
+        with self._folder_of(key):
+            self._files.write(self._at(key), data)
 
     def put_new(self, key: str, data: Buffer) -> None:
-        self._make_folder(key)
-        self._files.write_new(self._at(key), data)
+        with self._folder_of(key):
+            self._files.write_new(self._at(key), data)
 
     def read(self, key: str, offset: int = 0, size: int | None = None) -> bytes:
         file = self._files.open_read(self._at(key))
@@ -148,6 +157,18 @@ class LocalObjects:
         if folder not in self._made:
             self._files.makedirs(folder)
             self._made.add(folder)
+
+    @contextmanager
+    def _folder_of(self, key: str) -> Iterator[None]:
+        """The folder is there while something is written into it; else MovedError says so."""
+        self._make_folder(key)
+        try:
+            yield
+        except FileNotFoundError as error:
+            self._files.check_root()
+            folder = parent(self._at(key))
+            text = f"the folder {folder} was removed while it was in use: bring it back"
+            raise MovedError(text) from error
 
 
 class PyarrowObjects:

@@ -376,6 +376,11 @@ class Committer:
         if self.log.failed is not None:
             raise self.log.refusal("not_committed")
 
+    def check_reachable(self) -> None:
+        """As `check_running`, and MovedError when the log is not where an opening looks for it."""
+        self.check_running()
+        self.log.check_place()
+
     def _known(self, txn: Workspace) -> int:
         """commit_ts of a token or serial that another commit has brought meanwhile, else 0."""
         self.check_running()

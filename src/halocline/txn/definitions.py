@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from halocline.catalog import TableDdl, TableEntry
 from halocline.catalog.names import check_layout
@@ -21,6 +21,7 @@ from halocline.options import Options
 from halocline.read.guard import guard_of
 from halocline.rows.state import next_state
 from halocline.schema.checks import CHECK_CHARS_MAX, RowCheck, check_names
+from halocline.schema.compression import Codec
 from halocline.schema.evolve import KINDS, alter
 from halocline.schema.schema import Schema
 from halocline.txn.workspace import TableChanges, Workspace
@@ -32,24 +33,45 @@ TWO_COMMITS: Final = ("add_checks", "set_required")
 """What db.alter_table does in two commits (database/constraints.py)."""
 
 
+class NewTable(TypedDict, total=False):
+    """What can be said of a new table besides its columns and its key."""
+
+    layout: str
+    if_not_exists: bool
+    comment: str
+    codec: Codec
+    checks: Mapping[str, str] | None
+
+
+LAYOUT: Final = "clustered"
+
+
 def new_schema(
     name: str,
     schema: Any,
     primary_key: str | Sequence[str] | None,
-    layout: str,
-    comment: str,
-    checks: Mapping[str, str] | None,
+    how: NewTable,
     options: Options,
 ) -> Schema:
     """The schema of a new table; of another table it takes columns whole, and the checks."""
-    check_layout(layout)
-    longest = options.key_bytes_max
+    if unknown := [one for one in how if one not in NewTable.__annotations__]:
+        known = ", ".join(NewTable.__annotations__)
+        raise UsageError(f"create_table takes {known}, not {unknown[0]}")
+    check_layout(how.get("layout", LAYOUT))
     whole = getattr(type(schema), "__halocline_schema__", None)
     source = None if whole is None else whole(schema)
-    given = schema if source is None else source
-    found = Schema.define(given, primary_key, comment=comment, key_bytes_max=longest)
-    if source is not None and checks is None:
-        checks = {check.name: source.check_text(check) for check in source.checks if check.name}
+    codec, checks = how.get("codec"), how.get("checks")
+    if source is not None:
+        codec = source.compression if codec is None else codec
+        if checks is None:
+            checks = {check.name: source.check_text(check) for check in source.checks if check.name}
+    found = Schema.define(
+        schema if source is None else source,
+        primary_key,
+        comment=how.get("comment", ""),
+        codec=codec,
+        key_bytes_max=options.key_bytes_max,
+    )
     return with_checks(found, name, checks)
 
 

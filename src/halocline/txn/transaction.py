@@ -43,7 +43,7 @@ from halocline.txn import write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import alter_table, new_schema
+from halocline.txn.definitions import LAYOUT, NewTable, alter_table, new_schema
 from halocline.txn.for_update import Locked
 from halocline.txn.identity import with_key
 from halocline.txn.jobs import give_up, jobs_of
@@ -348,17 +348,15 @@ class Transaction:
         name: str,
         schema: Any,
         primary_key: str | Sequence[str] | None = None,
-        *,
-        layout: str = "clustered",
-        if_not_exists: bool = False,
-        comment: str = "",
-        checks: Mapping[str, str] | None = None,
+        **how: Unpack[NewTable],
     ) -> None:
-        """Create a table; it is there for others when this transaction commits."""
+        """Create a table as `Database.create_table` does; this transaction can use it at once."""
         self._check_usable()
-        new = new_schema(name, schema, primary_key, layout, comment, checks, self._core.options)
-        if self._may_write() and not (if_not_exists and self._ddl().table(name) is not None):
-            entry = self._ddl().create_table(name, new, layout=layout, options={})
+        definition = new_schema(name, schema, primary_key, how, self._core.options)
+        wanted = not how.get("if_not_exists", False)
+        if self._may_write() and (wanted or self._ddl().table(name) is None):
+            layout = how.get("layout", LAYOUT)
+            entry = self._ddl().create_table(name, definition, layout=layout, options={})
             self.workspace.create(self._core.engine.new_table(entry))
 
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:

@@ -255,6 +255,42 @@ def test_the_page_about_schemas_is_true(tmp_path: Path) -> None:
         assert {row["state"] for row in found} == {0}
 
 
+def test_uuids_are_made_at_once() -> None:
+    made = Schema.define(COLUMNS, "id").defaults["mark"]
+    many = made.many(3000).to_pylist()
+    assert all(UUID.fullmatch(one) for one in [*many, made.one()])
+    assert len(set(many)) == 3000
+    assert made.many(0).to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    "codec",
+    ["gzip", "LZ4", "", 1, True, ["zstd"], {"id": "gzip"}, {"id": None}, {"no": "zstd"},
+     {1: "zstd"}, {"id": "zstd", "ID": "zstd"}],
+)  # fmt: skip
+def test_a_codec_that_is_none_is_refused(tmp_path: Path, codec: Any) -> None:
+    with hc.open(tmp_path / "shop") as db:
+        with pytest.raises(SchemaError):
+            db.create_table("t", {"id": int}, primary_key="id", codec=codec)
+        with db.begin() as txn:
+            with pytest.raises(SchemaError):
+                txn.create_table("t", {"id": int}, "id", codec=codec)
+            with pytest.raises(hc.UsageError, match="what"):
+                txn.create_table("t", {"id": int}, "id", what=codec)  # type: ignore[call-arg]
+        assert db.tables() == []
+
+
+def test_a_table_shows_its_codecs(tmp_path: Path) -> None:
+    for step in range(2):
+        with hc.open(tmp_path / "shop") as db:
+            if not step:
+                db.create_table("t", COLUMNS, "id", codec="lz4", comment="fast")
+                db.create_table("u", COLUMNS, "id", codec={"note": "none"})
+                db.checkpoint()
+            assert "codec lz4; fast" in repr(db.table("t"))
+            assert "note: codec none" in repr(db.table("u"))
+
+
 def test_a_table_made_from_a_table_takes_its_columns_whole(tmp_path: Path) -> None:
     with hc.open(tmp_path / "db") as db:
         columns = {

@@ -312,3 +312,22 @@ def test_an_empty_file_is_called_empty(db: Any, tmp_path: Path) -> None:
         db.create_table("u", "empty.csv")
     with pytest.raises(SchemaError, match=r"empty\.csv: the file is empty"):
         _insert(db, "t", "empty.csv")
+
+
+def test_a_quote_that_is_not_closed_is_no_text(db: Any, tmp_path: Path) -> None:
+    path = tmp_path / "torn.csv"
+    path.write_text('id,n\n1,a\n2,5" wide\n3,"x')
+    db.create_table("t", {"id": int, "n": str}, primary_key="id")
+    with pytest.raises(SchemaError, match=r"torn\.csv: a quote is opened and not closed") as caught:
+        _insert(db, "t", path)
+    assert (caught.value.column, caught.value.row) == ("n", 2)
+    rejected: list[Any] = []
+    assert db.run(lambda txn: txn.insert("t", path, reject=rejected)) == 2
+    assert len(rejected) == 1
+    assert "not closed" in str(rejected[0])
+    last = hc.read(path, quotechar="", delimiter=",")
+    assert db.run(lambda txn: txn.insert("t", last, on_conflict="ignore")) == 1
+    assert db.begin().get("t", 3) == {"id": 3, "n": '"x'}
+    path.write_text('id;n\n4;"""q"\n5;b\n')
+    assert _insert(db, "t", hc.read(path, delimiter=";", na_values="b")) == 2
+    assert db.begin().get("t", 4) == {"id": 4, "n": '"q'}

@@ -150,3 +150,47 @@ def test_the_command_prints_the_files(db: hc.Database) -> None:
     assert first.isdecimal()
     assert raw(files) == seen(db)
     assert CliRunner().invoke(app, ["settle", db.path, "nothing"]).exit_code == 2
+
+
+def read(db: hc.Database, ts: int) -> list[dict[str, Any]]:
+    """What another tool sees in the exact files, by the names of the table's own columns."""
+    names = db.table("t").to_arrow(ts).column_names
+    files = db.table("t").files(at=ts, exact=True)
+    rows: list[dict[str, Any]] = ds.dataset(files).to_table(columns=names).to_pylist()
+    return rows
+
+
+def test_a_column_that_took_the_name_of_another_makes_older_files_inexact(db: hc.Database) -> None:
+    fill(db, 0, 3)
+    before = db.settle("t")
+    db.alter_table("t", drop=["n"])
+    db.alter_table("t", add={"n": int})
+    with pytest.raises(UnavailableError, match="columns of another version"):
+        db.table("t").files(exact=True)
+    assert read(db, db.settle("t")) == [{"id": n, "n": None} for n in range(3)]
+    assert read(db, before) == [{"id": n, "n": 0} for n in range(3)]
+    db.alter_table("t", rename={"id": "key"})
+    with pytest.raises(UnavailableError, match="columns of another version"):
+        db.table("t").files(exact=True)
+    assert read(db, db.settle("t")) == [{"key": n, "n": None} for n in range(3)]
+
+
+def test_paths_in_a_folder_that_was_replaced_are_not_given(tmp_path: Path) -> None:
+    for name in ("shop", "other"):
+        with hc.open(tmp_path / name, options=OPTIONS) as made:
+            made.create_table("t", {"id": int, "n": int}, primary_key="id")
+            fill(made, 0, 3)
+            made.flush()
+    with hc.open(tmp_path / "shop", options=OPTIONS) as db:
+        table = db.table("t")
+        (tmp_path / "shop").rename(tmp_path / "moved")
+        for exact in (False, True):
+            with pytest.raises(UnavailableError, match="moved"):
+                table.files(exact=exact)
+        (tmp_path / "other").rename(tmp_path / "shop")
+        for exact in (False, True):
+            with pytest.raises(UnavailableError, match="moved"):
+                table.files(exact=exact)
+        (tmp_path / "shop").rename(tmp_path / "other")
+        (tmp_path / "moved").rename(tmp_path / "shop")
+        assert len(table.files(exact=True)) == 1

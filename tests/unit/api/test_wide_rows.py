@@ -138,3 +138,37 @@ def test_many_readers_share_a_pool_that_holds_the_row_of_one(db: hc.Database) ->
     for thread in threads:
         thread.join(120)
     assert not wrong
+
+
+def check_every_scan(db: hc.Database, bodies: dict[Any, str]) -> None:
+    """SQL, scans, streams, and changes by predicate."""
+    size = sum(map(len, bodies.values()))
+    assert db.sql("select sum(length(body)) as s from t").to_pylist() == [{"s": size}]
+    (row,) = db.sql("select * from t limit 1").to_pylist()
+    assert row["body"] == bodies[row["id"]]
+    assert db.sql("select id from t order by body desc").num_rows == len(bodies)
+    table = db.table("t").to_arrow()
+    assert dict(zip(*(table[name].to_pylist() for name in ("id", "body")), strict=True)) == bodies
+    with db.begin() as txn:
+        assert txn.update("t", where="body <> ''", set={"n": -7}) == len(bodies)
+    batches = list(db.sql("select id, n, body from t", stream=True))
+    assert sum(batch.num_rows for batch in batches) == len(bodies)
+    for batch in batches:
+        assert batch.nbytes <= 16 * MIB or batch.num_rows <= 2048
+        for row in batch.slice(0, 2).to_pylist():
+            assert (row["n"], row["body"]) == (-7, bodies[row["id"]])
+    with db.begin() as txn:
+        assert txn.delete("t", where="n = -7") == len(bodies)
+    assert not list(Path(db.path, "spill").iterdir())
+
+
+def test_many_wide_rows_can_be_scanned(db: hc.Database) -> None:
+    check_every_scan(db, fill(db, list(range(20_000)), lambda n: 640))
+
+
+def test_so_wide_rows_that_a_vector_of_them_outgrows_memory_can_be_scanned(db: hc.Database) -> None:
+    check_every_scan(db, fill(db, list(range(1500)), lambda n: 28 * KIB))
+
+
+def test_cells_that_are_larger_than_memory_can_be_scanned(db: hc.Database) -> None:
+    check_every_scan(db, fill(db, list(range(100)), lambda n: 40 * MIB if n % 50 == 7 else 100))

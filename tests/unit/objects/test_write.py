@@ -205,6 +205,25 @@ def test_l17_every_page_is_compressed_and_says_so_without_being_read() -> None:
         assert column.total_uncompressed_size > 0
 
 
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
+def test_l17_each_column_has_the_codec_that_was_asked_for(codec: str) -> None:
+    one = {"status": "lz4", "tags": "none", "ID": "lz4"}
+    for asked, wanted in ((codec, {}), (one, {"status": "lz4", "tags": "none", "id": "lz4"})):
+        schema = Schema.define(ORDERS.arrow, "id", codec=asked)
+        assert Schema.from_wire(schema.to_wire()) == schema
+        data, _ = encode_data(orders(3000), schema)
+        group = plain(data).metadata.row_group(0)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            name = column.path_in_schema.partition(".")[0]
+            rest = codec if asked == codec else "zstd"
+            expected = {"zstd": "ZSTD", "lz4": "LZ4", "none": "UNCOMPRESSED"}[
+                wanted.get(name, rest)
+            ]
+            assert column.compression in {expected, "UNCOMPRESSED"}
+            assert column.compression == expected or name == "price"
+
+
 def test_every_page_has_a_checksum() -> None:
     data, _ = encode_data(orders(30), ORDERS, options=SMALL)
     for _, _, leaves in offset_indexes(data):

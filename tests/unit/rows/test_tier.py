@@ -21,6 +21,7 @@ def entry(number: int, low: int, size: int) -> ObjectEntry:
         order="key",
         rows=1,
         size_bytes=1,
+        vector_bytes=1,
         tail_bytes=1,
         digest=bytes(16),
         tail_digest=bytes(16),
