@@ -25,7 +25,10 @@ SETTING = _BLOCKS.pop("setting") + "\n"
 EXAMPLES = {name: code.strip() for name, code in _BLOCKS.items()}
 
 INSIDE = {
-    "txn": "view_of state_of changes_of hold keep_token record_reads use_token writes",
+    "txn": (
+        "view_of state_of entry_of changes_of definitions hold keep_token record_reads use_token"
+        " writes"
+    ),
     "db": "",
     "table": "",
 }

@@ -29,11 +29,11 @@ FRONT_DOORS = {"halocline/__init__.py", "halocline/spark/__init__.py"}
 """Whose `__all__` is what users import."""
 
 CALLED_BY_NAME = {
-    "halocline/database/database.py": "_repr_html_: notebooks ask for it",
+    "halocline/database/database.py": "_repr_html_ explain: for notebooks and users",
     "halocline/database/health.py": "is_well _repr_html_: for users and notebooks",
     "halocline/database/table.py": "to_pandas _repr_html_: for users and notebooks",
     "halocline/log/format.py": "PARTS: a number that stays reserved",
-    "halocline/log/record.py": "DDL_CD DDL_DD DDL_CI DDL_DI: numbers that stay reserved",
+    "halocline/log/record.py": "DDL_CD DDL_DD: numbers that stay reserved",
     "pyspark_halocline/feed.py": (
         "initialOffset latestOffset getDefaultReadLimit reportLatestOffset"
         " prepareForTriggerAvailableNow: Spark calls them"

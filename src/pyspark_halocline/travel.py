@@ -249,5 +249,5 @@ def _read(objects: Objects, key: str, size: int | None = None) -> bytes:
 
 
 def _job_of(key: str) -> JobNode:
-    table_id, job_id, _ = parse_key(key)
-    return JobNode(job_id=job_id, table_id=table_id)
+    name = parse_key(key)
+    return JobNode(job_id=name.job_id, table_id=name.table_id)

@@ -25,7 +25,7 @@ def looking(clock: ManualClock, after: int, step_us: int = STEP_US) -> Callable[
     looks = iter(range(1, 10**6))
 
     def look() -> str | None:
-        clock.now_us += step_us
+        clock.advance(step_us / 1e6)
         return "here" if next(looks) >= after else None
 
     return look

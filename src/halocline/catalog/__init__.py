@@ -10,5 +10,14 @@ from __future__ import annotations
 from halocline.catalog.catalog import Catalog
 from halocline.catalog.ddl import CatalogTxn, TableDdl
 from halocline.catalog.entries import ObjectEntry, SchemaVersion, TableEntry
+from halocline.catalog.indexes import IndexEntry
 
-__all__ = ["Catalog", "CatalogTxn", "ObjectEntry", "SchemaVersion", "TableDdl", "TableEntry"]
+__all__ = [
+    "Catalog",
+    "CatalogTxn",
+    "IndexEntry",
+    "ObjectEntry",
+    "SchemaVersion",
+    "TableDdl",
+    "TableEntry",
+]

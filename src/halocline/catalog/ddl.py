@@ -1,8 +1,8 @@
 """A catalog sub-transaction: the DDL of one engine transaction.
 
-    txn/ --create, alter, drop--> CatalogTxn --insert, update, delete--> Changes (tables.py)
-                                           |
-                                           '--nodes()--> commit record --log--> replay.py
+    txn/ --create, alter, rename, drop--> CatalogTxn --insert, update ...--> Changes (tables.py)
+                                              |
+                                              '--nodes()--> commit record --log--> replay.py
 
 DDL is DML on the catalog's own map. The engine opens a sub-transaction with its first DDL, asks
 it for names from then on (own changes are visible, reads are recorded), and carries it through its
@@ -13,31 +13,44 @@ wait for `prepare`, which gives the changes up when it fails.
 
 Invariants
 - A command that fails leaves no trace but its reads; the transaction can go on without it.
-- `nodes` holds the net effect in command order: a table that was created and dropped here leaves no
-  node.
+- `nodes` holds the net effect in command order, drops first: a table that was created and dropped
+  here leaves no node, one that was altered and dropped only the drop.
 - A command is encoded when it is given, never under the engine's commit lock.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from halocline.catalog.entries import TableEntry
+from halocline.catalog.indexes import (
+    IndexEntry,
+    check_free,
+    check_kept,
+    check_names,
+    column_ids,
+    find_index,
+    with_index,
+    without_index,
+)
 from halocline.catalog.names import check_name
 from halocline.catalog.nodes import (
     AlterTableNode,
+    CreateIndexNode,
     CreateTableNode,
+    DropIndexNode,
     DropTableNode,
     encode,
     plain,
+    renamed_entry,
     table_entry,
 )
 from halocline.catalog.tables import Changes
-from halocline.errors import HaloclineError, SnapshotExpiredError, UsageError
-from halocline.log.record import DDL_UT
+from halocline.errors import HaloclineError, NotFoundError, SnapshotExpiredError, UsageError
+from halocline.log.record import DDL_CI, DDL_CT, DDL_DI, DDL_UT
 from halocline.schema.evolve import told
 
 if TYPE_CHECKING:
@@ -53,6 +66,10 @@ class _Command(NamedTuple):
     payload: bytes
 
 
+IndexedTable = tuple[TableEntry, IndexEntry]
+"""A table as its indexes now stand, and the index that came or went."""
+
+
 class TableDdl(Protocol):
     """What a transaction asks of the catalog, here or at the owner (node/remote_committer.py)."""
 
@@ -62,9 +79,16 @@ class TableDdl(Protocol):
         self, name: str, schema: Schema, *, layout: str, options: Mapping[str, Any]
     ) -> TableEntry: ...
     def alter_table(self, entry: TableEntry, schema: Schema) -> TableEntry: ...
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry: ...
     def drop_table(self, name: str) -> TableEntry: ...
+    def create_index(
+        self, name: str, table: str, kind: int, columns: Sequence[str]
+    ) -> IndexedTable: ...
+    def drop_index(self, name: str) -> IndexedTable: ...
     @property
     def altered(self) -> Collection[int]: ...
+    @property
+    def indexed(self) -> Collection[int]: ...
     def rollback(self) -> None: ...
     def abandon(self) -> None: ...
 
@@ -76,6 +100,8 @@ class CatalogTxn:
         self._catalog = catalog
         self._changes = Changes(catalog.versions, start_ts)
         self._commands: list[_Command] = []
+        self._indexes: list[IndexEntry] = []
+        """Those that are created here."""
         # A transaction that is dropped without a word would hold its names for ever. The collector
         # may run anywhere, also inside the lock, so it only leaves a note for the next writer.
         weakref.finalize(self, catalog.abandoned.append, self._changes).atexit = False
@@ -113,16 +139,34 @@ class CatalogTxn:
         """Give a table its next schema, visible here at once."""
         with self._changing() as changes:
             change = told(entry.schema, schema)
+            check_kept(entry, schema)
             node = AlterTableNode(
                 table_id=entry.id, name=entry.name, schema=schema.to_wire(), change=change
             )
-            altered = changes.update(entry.with_schema(schema, change))
+            place = self._catalog.take_place()
+            altered = changes.update(entry.with_schema(schema, change, place=place))
             self._commands = [*self._commands, _Command(entry.id, *encode(node))]
         return altered
 
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry:
+        """Give a table another name, visible here at once."""
+        check_name("table", name)
+        with self._changing() as changes:
+            renamed = renamed_entry(entry, name, self._catalog.take_place())
+            node = AlterTableNode(
+                table_id=entry.id,
+                name=entry.name,
+                schema=renamed.schema.to_wire(),
+                change=renamed.altered[-1].change,
+                new_name=name,
+            )
+            changes.rename(entry, renamed)
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+        return renamed
+
     @property
     def altered(self) -> Collection[int]:
-        """Ids of the tables that are altered here."""
+        """Ids of the tables that are altered or renamed here."""
         return {one.table_id for one in self._commands if one.node_type == DDL_UT}
 
     def drop_table(self, name: str) -> TableEntry:
@@ -131,12 +175,54 @@ class CatalogTxn:
             entry = changes.delete(name)
             rest = [command for command in self._commands if command.table_id != entry.id]
             gone = [one for one in self._commands if one.table_id == entry.id]
-            if all(one.node_type == DDL_UT for one in gone):
-                node = DropTableNode(table_id=entry.id, name=entry.name)
-                rest.append(_Command(entry.id, *encode(node)))
+            if all(one.node_type != DDL_CT for one in gone):
+                node = DropTableNode(table_id=entry.id, name=entry.committed_name)
+                # First of all: its name may have been given to another table meanwhile.
+                rest.insert(0, _Command(entry.id, *encode(node)))
             # Else it was created here: ids are never reused.
             self._commands = rest
         return entry
+
+    def create_index(
+        self, name: str, table: str, kind: int, columns: Sequence[str]
+    ) -> IndexedTable:
+        """Give a table an index, visible here at once; its id is final."""
+        check_name("index", name)
+        with self._changing() as changes:
+            entry = changes.find(table)
+            if entry is None:
+                raise NotFoundError("table", table)
+            check_free(changes.present(), name)
+            node = CreateIndexNode(
+                table_id=entry.id,
+                name=entry.name,
+                index_id=self._catalog.take_id(),
+                index_type=kind,
+                columns=list(column_ids(entry.schema, columns)),
+                desc=name,
+            )
+            changed = changes.update(with_index(entry, node.entry))
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+            self._indexes = [*self._indexes, node.entry]
+        return changed, node.entry
+
+    def drop_index(self, name: str) -> IndexedTable:
+        """End the index of that name, whatever table it belongs to."""
+        with self._changing() as changes:
+            found = find_index(changes.present(), name)
+            if found is None:
+                raise NotFoundError("index", name)
+            entry, index = found
+            changed = changes.update(without_index(entry, index.id))
+            node = DropIndexNode(table_id=entry.id, name=entry.name, index_id=index.id)
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+            self._indexes = [one for one in self._indexes if one.id != index.id]
+        return changed, index
+
+    @property
+    def indexed(self) -> Collection[int]:
+        """Ids of the tables whose indexes change here."""
+        return {one.table_id for one in self._commands if one.node_type in (DDL_CI, DDL_DI)}
 
     def prepare(self) -> None:
         """ConflictError if a commit since the start changed what was read here. May be repeated."""
@@ -147,6 +233,9 @@ class CatalogTxn:
                 if changes.start_ts < self._catalog.floor:
                     raise SnapshotExpiredError(changes.start_ts, self._catalog.floor)
                 changes.prepare()
+                if self._indexes:
+                    newest = self._catalog.tables(self._catalog.last_ddl_ts)
+                    check_names(self._indexes, newest, changes.start_ts)
             except HaloclineError:
                 self.rollback()
                 raise
@@ -184,10 +273,10 @@ class CatalogTxn:
         with self._catalog.lock:
             changes = self._open()
             self._catalog.reap()
-            mark, commands = len(changes.writes), self._commands
+            mark, commands, indexes = len(changes.writes), self._commands, self._indexes
             try:
                 yield changes
             except BaseException:
                 changes.undo_to(mark)
-                self._commands = commands
+                self._commands, self._indexes = commands, indexes
                 raise

@@ -1,8 +1,12 @@
-"""DDL in the log: three nodes, each with a body (log/record.py) that is a map.
+"""DDL in the log: five nodes, each with a body (log/record.py) that is a map.
 
     DDL_CT  create table   table_id, name, schema, layout, options, next_column_id
-    DDL_UT  alter table    table_id, name, schema, change
+    DDL_UT  alter table    table_id, name, schema, change, new_name
     DDL_DT  drop table     table_id, name
+    DDL_CI  create index   table_id, name (of the table), index_id, index_type, columns, desc
+    DDL_DI  drop index     table_id, name (of the table), index_id
+
+The name of an index is its `desc`.
 
 A node holds no timestamp: the commit record around it does, so nodes are encoded when the command
 is given, long before the commit lock. Drop and alter name the id as well as the name; on replay
@@ -18,22 +22,34 @@ Not here: the frame around a node (log/record.py), the schema's own wire form (s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from halocline.catalog.entries import TableEntry
+from halocline.catalog.indexes import COLUMNS_MAX, IndexEntry
 from halocline.catalog.names import check_name
 from halocline.errors import CorruptionError, UsageError
 from halocline.ids import ColumnId, TableId
-from halocline.log.record import DDL_CT, DDL_DT, DDL_UT, decode_body, encode_body
+from halocline.log.record import (
+    DDL_CI,
+    DDL_CT,
+    DDL_DI,
+    DDL_DT,
+    DDL_UT,
+    decode_body,
+    encode_body,
+)
 from halocline.store.files import Buffer
 
 if TYPE_CHECKING:
     from halocline.schema.schema import Schema
 
 _Id = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+_U32 = Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 1)]
+_Columns = Annotated[list[_Id], msgspec.Meta(min_length=1, max_length=COLUMNS_MAX)]
 
 
 class CreateTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,14 +71,41 @@ class AlterTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: str
     schema: dict[str, Any]
     change: str
+    new_name: str = ""
+    """Empty: the table keeps its name."""
 
 
-DdlNode: TypeAlias = CreateTableNode | DropTableNode | AlterTableNode
+class CreateIndexNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    table_id: _Id
+    name: str
+    index_id: _U32
+    index_type: _U32
+    columns: _Columns
+    desc: str
+
+    @property
+    def entry(self) -> IndexEntry:
+        """The definition, not yet committed."""
+        columns = tuple(self.columns)
+        return IndexEntry(id=self.index_id, name=self.desc, kind=self.index_type, columns=columns)
+
+
+class DropIndexNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    table_id: _Id
+    name: str
+    index_id: _U32
+
+
+DdlNode: TypeAlias = (
+    CreateTableNode | DropTableNode | AlterTableNode | CreateIndexNode | DropIndexNode
+)
 
 _CLASSES: Final[Mapping[int, type[DdlNode]]] = {
     DDL_CT: CreateTableNode,
     DDL_DT: DropTableNode,
     DDL_UT: AlterTableNode,
+    DDL_CI: CreateIndexNode,
+    DDL_DI: DropIndexNode,
 }
 _TYPES: Final[Mapping[type[DdlNode], int]] = {cls: number for number, cls in _CLASSES.items()}
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -98,6 +141,10 @@ def decode(node_type: int, payload: Buffer) -> DdlNode:
     node = decode_body(payload, fields)
     try:
         check_name("stored", node.name)
+        if isinstance(node, AlterTableNode) and node.new_name:
+            check_name("stored", node.new_name)
+        if isinstance(node, CreateIndexNode):
+            check_name("stored", node.desc)
     except UsageError as error:
         raise CorruptionError("log", f"{fields.__name__}: {error}") from error
     return node
@@ -113,3 +160,9 @@ def table_entry(node: CreateTableNode, schema: Schema) -> TableEntry:
         options=MappingProxyType(node.options),
         next_column_id=ColumnId(node.next_column_id),
     )
+
+
+def renamed_entry(entry: TableEntry, name: str, place: int = 0) -> TableEntry:
+    """The entry of a table under another name: the next version of its schema, column by column."""
+    schema = replace(entry.schema, version=entry.schema.version + 1)
+    return entry.with_schema(schema, f"rename table {entry.name} to {name}", name, place)

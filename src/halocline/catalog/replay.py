@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from halocline.catalog import nodes
 from halocline.catalog.entries import TableEntry
+from halocline.catalog.indexes import with_index, without_index
 from halocline.catalog.tables import Changes
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.schema.evolve import follows
@@ -38,7 +39,11 @@ def replay(catalog: Catalog, node_type: int, payload: Buffer, commit_ts: int) ->
             if isinstance(node, nodes.CreateTableNode):
                 _create(catalog, changes, node)
             elif isinstance(node, nodes.AlterTableNode):
-                _alter(changes, node)
+                _alter(catalog, changes, node)
+            elif isinstance(node, nodes.CreateIndexNode):
+                _create_index(catalog, changes, node)
+            elif isinstance(node, nodes.DropIndexNode):
+                _drop_index(changes, node)
             else:
                 _drop(changes, node)
         except BaseException as error:
@@ -63,13 +68,17 @@ def _create(catalog: Catalog, changes: Changes, node: nodes.CreateTableNode) -> 
     changes.insert(nodes.table_entry(node, schema))
 
 
-def _alter(changes: Changes, node: nodes.AlterTableNode) -> None:
+def _alter(catalog: Catalog, changes: Changes, node: nodes.AlterTableNode) -> None:
     schema, entry = _schema(node), changes.find(node.name)
     if entry is None or entry.id != node.table_id:
         raise CorruptionError("log", f"{node.name!r} is altered, and is not table {node.table_id}")
     if not follows(entry.schema, schema):
         raise CorruptionError("log", f"{node.name!r}: version {schema.version} does not follow")
-    changes.update(entry.with_schema(schema, node.change))
+    altered = entry.with_schema(schema, node.change, node.new_name, catalog.take_place())
+    if node.new_name:
+        changes.rename(entry, altered)
+    else:
+        changes.update(altered)
 
 
 def _schema(node: nodes.CreateTableNode | nodes.AlterTableNode) -> Schema:
@@ -87,3 +96,27 @@ def _drop(changes: Changes, node: nodes.DropTableNode) -> None:
         raise CorruptionError("log", reason)
     if dropped.created_at >= changes.start_ts:
         raise CorruptionError("log", f"{dropped.name!r} is dropped by the commit that created it")
+
+
+def _create_index(catalog: Catalog, changes: Changes, node: nodes.CreateIndexNode) -> None:
+    entry = _indexed(changes, node)
+    if any(one.id == node.index_id for one in entry.indexes):
+        raise CorruptionError("log", f"index id {node.index_id} is created a second time")
+    if not set(node.columns) <= {int(column.id) for column in entry.schema.columns}:
+        raise CorruptionError("log", f"index {node.desc!r} has columns that {node.name!r} has not")
+    catalog.note_id(node.index_id)
+    changes.update(with_index(entry, node.entry))
+
+
+def _drop_index(changes: Changes, node: nodes.DropIndexNode) -> None:
+    entry = _indexed(changes, node)
+    if all(one.id != node.index_id for one in entry.indexes):
+        raise CorruptionError("log", f"index id {node.index_id} is dropped, and is not there")
+    changes.update(without_index(entry, node.index_id))
+
+
+def _indexed(changes: Changes, node: nodes.CreateIndexNode | nodes.DropIndexNode) -> TableEntry:
+    entry = changes.find(node.name)
+    if entry is None or entry.id != node.table_id:
+        raise CorruptionError("log", f"{node.name!r} has an index, and is not {node.table_id}")
+    return entry

@@ -17,8 +17,8 @@ folded again on top: adding them twice changes nothing. Commit times are cut at 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,6 +32,8 @@ from halocline.rows.state import TableState
 from halocline.rows.tier import Tier
 from halocline.rows.tokens import Serials, Tokens
 from halocline.txn import Committer
+
+_NONE: Final = (None, None)
 
 
 class Needs(NamedTuple):
@@ -149,10 +151,11 @@ def root_of(
     *,
     start: Place,
     start_ts: int,
-    lists: Mapping[int, FileRef],
+    lists: Mapping[int, Sequence[FileRef | None]],
     previous_files: list[str],
 ) -> Root:
-    """The root file of this moment; `lists` are the object lists of tables that have objects."""
+    """The root file of this moment; `lists`: files that list the objects and the index
+    objects of tables that have any."""
     root, times, commits = moment.root, moment.times, moment.commits
     known = {table.id for table in moment.history.tables}
     tokens, versions = moment.tokens.written_down()
@@ -172,7 +175,8 @@ def root_of(
             replace(
                 table,
                 need_ts=min(needs.tables.get(table.table_id, NEVER), needs.until + 1),
-                objects=lists.get(table.table_id),
+                objects=lists.get(table.table_id, _NONE)[0],
+                indexes=lists.get(table.table_id, _NONE)[1],
             )
             for table in root.tables
             if table.table_id in known

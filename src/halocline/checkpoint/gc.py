@@ -243,7 +243,7 @@ class Collector:
         for entry in gone:
             state = engine.tables.get(entry.id)
             if state is not None:
-                orphans += state.shape.tier.by_id.values()
+                orphans += state.shape.tier.everything()
         core.forget(entry.id for entry in gone)
         return len(gone), orphans
 
@@ -278,7 +278,7 @@ class Collector:
         ended = [
             entry
             for state in list(engine.tables.values())
-            for entry in state.shape.tier.by_id.values()
+            for entry in state.shape.tier.everything()
             if entry.deleted_at < NEVER
         ]
         kept = []

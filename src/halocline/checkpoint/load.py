@@ -16,9 +16,11 @@ from collections.abc import Iterable
 import xxhash
 
 from halocline.catalog.history import restore as restore_catalog
+from halocline.checkpoint.indexlist import IndexList
 from halocline.checkpoint.objectlist import decode_objects
-from halocline.checkpoint.root import NUMBERS, Root, TableWire, decode_root, unpack_times
+from halocline.checkpoint.root import NUMBERS, FileRef, Root, TableWire, decode_root, unpack_times
 from halocline.errors import CorruptionError
+from halocline.ids import NEVER
 from halocline.log.format import CKP, Entry
 from halocline.log.record import decode_record
 from halocline.objects import Shelf
@@ -111,7 +113,8 @@ def read_root(objects: Objects, node: CheckpointNode) -> Root:
 
 def files_of(root: Root, key: str) -> list[str]:
     """The keys of all files of a checkpoint."""
-    return [key, *(table.objects.key for table in root.tables if table.objects is not None)]
+    refs = [ref for table in root.tables for ref in (table.objects, table.indexes)]
+    return [key, *(ref.key for ref in refs if ref is not None)]
 
 
 def find_damage(objects: Objects, node: CheckpointNode) -> list[str]:
@@ -124,7 +127,8 @@ def find_damage(objects: Objects, node: CheckpointNode) -> list[str]:
     for table in root.tables:
         try:
             if table.objects is not None:
-                _tier(objects, table)
+                tier = _tier(objects, table)
+                problems += _unfound(objects, table, tier)
         except (CorruptionError, OSError) as error:
             problems.append(str(error))
     return problems
@@ -161,7 +165,29 @@ def _tier(objects: Objects, table: TableWire) -> Tier:
     file = table.objects
     assert file is not None
     data = _read(objects, file.key, file.size_bytes, file.digest)
-    return decode_objects(data, table.table_id, object_path(file.key))
+    tier = decode_objects(data, table.table_id, object_path(file.key))
+    if table.indexes is None:
+        return tier
+    listed = index_list(objects, table.indexes, table.table_id)
+    return Tier([*tier.everything(), *listed.entries()])
+
+
+def index_list(objects: Objects, file: FileRef, table_id: int) -> IndexList:
+    """The index objects of a table as a checkpoint lists them."""
+    data = _read(objects, file.key, file.size_bytes, file.digest)
+    return IndexList(data, table_id, object_path(file.key))
+
+
+def _unfound(objects: Objects, table: TableWire, tier: Tier) -> list[str]:
+    """Index objects of a checkpoint that looking them up does not find."""
+    if table.indexes is None:
+        return []
+    listed = index_list(objects, table.indexes, table.table_id)
+    return [
+        f"{object_path(table.indexes.key)}: it does not find {entry.key}"
+        for pair, entry in tier.indexed.items()
+        if entry.deleted_at == NEVER and listed.find(*pair) != entry
+    ]
 
 
 def _take_over(engine: EngineState, root: Root, path: str) -> None:

@@ -10,8 +10,7 @@ the tail may still end it.
 
 A checkpoint writes the list of a table anew only if it has changed.
 
-Not here: index objects. They will have rows of their own in a second file, keyed by (object, index)
-and sorted by that key; docs/formats/checkpoint.md keeps their place.
+Not here: index objects, which have a list of their own (indexlist.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The root file of a checkpoint: everything but rows, in one sealed msgpack map.
 
     Root = where (order, start) + sequences + catalog + tokens + commit times + per table: bounds,
-           and the file that lists its objects (objectlist.py)
+           and the files that list its objects (objectlist.py, indexlist.py)
 
 docs/formats/checkpoint.md has every field. Bytes from a store are hostile until checked: the digest
 comes from the log, decoders are typed, and lengths never allocate more than the bytes that are
@@ -68,6 +68,8 @@ class TableWire(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     last_ts: int
     objects: FileRef | None = None
     """None when it has none."""
+    indexes: FileRef | None = None
+    """Index objects; None when it has none."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

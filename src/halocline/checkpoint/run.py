@@ -34,6 +34,7 @@ from threading import Lock
 import xxhash
 
 from halocline.checkpoint.capture import Moment, Needs, capture, root_of, survey
+from halocline.checkpoint.indexlist import encode_indexes
 from halocline.checkpoint.load import files_of, read_root
 from halocline.checkpoint.objectlist import encode_objects
 from halocline.checkpoint.pointer import write_pointer
@@ -56,8 +57,8 @@ CLOSE_FILES = 16
 
 Flush = Callable[[TableState], object]
 """Move all rows and tombstones that a table has in L0 into objects."""
-Lists = dict[int, tuple[Tier, FileRef]]
-"""Table id -> its objects, and the file that lists exactly these."""
+Lists = dict[int, tuple[Tier, FileRef, FileRef | None]]
+"""Table id -> its objects, and the files that list exactly these, index objects by themselves."""
 
 
 class Checkpoints:
@@ -82,7 +83,8 @@ class Checkpoints:
         """The database was opened from this checkpoint, with these objects."""
         for table in root.tables:
             if table.objects is not None:
-                self._lists[table.table_id] = (tiers[TableId(table.table_id)], table.objects)
+                tier = tiers[TableId(table.table_id)]
+                self._lists[table.table_id] = (tier, table.objects, table.indexes)
         self._owned[key] = files_of(root, key)
         if root.checkpoints:
             self._owned[root.checkpoints[0].key] = list(root.previous_files)
@@ -186,16 +188,22 @@ class Checkpoints:
         objects = self._committer.engine.shelf.objects
         lists: Lists = {}
         written: list[int] = []
+
+        def put(data: bytes) -> FileRef:
+            key = object_key(0, job.job_id, len(written) + 1)
+            objects.put(key, data)
+            written.append(len(data))
+            return FileRef(key, len(data), xxhash.xxh3_128_digest(data))
+
         for table_id, tier in moment.tiers.items():
             known = self._lists.get(table_id)
             if not tier:
                 continue
             if known is None or known[0] is not tier:
-                data = encode_objects(table_id, tier)
-                key = object_key(0, job.job_id, len(written) + 1)
-                objects.put(key, data)
-                written.append(len(data))
-                known = (tier, FileRef(key, len(data), xxhash.xxh3_128_digest(data)))
+                plain = put(encode_objects(table_id, tier))
+                has_indexes = bool(tier.index_objects)
+                indexes = put(encode_indexes(table_id, tier)) if has_indexes else None
+                known = (tier, plain, indexes)
             lists[table_id] = known
         return lists, written
 
@@ -209,7 +217,7 @@ class Checkpoints:
             needs,
             start=start,
             start_ts=start_ts,
-            lists={table_id: ref for table_id, (_, ref) in lists.items()},
+            lists={table_id: refs for table_id, (_, *refs) in lists.items()},
             previous_files=self._owned.get(newest, []),
         )
 

@@ -75,7 +75,7 @@ def judge(committer: Committer, listed: Iterable[str]) -> Verdict:
         tiers = [state.shape.tier for state in engine.tables.values()]
         needed = set(engine.kept_files)
     for tier in tiers:
-        needed.update(entry.key for entry in tier.by_id.values())
+        needed.update(entry.key for entry in tier.everything())
     return _judge(listed, jobs, last_job, needed)
 
 
@@ -90,7 +90,7 @@ def make_room(engine: EngineState, bound: int) -> int:
     needed = {
         entry.key
         for state in engine.tables.values()
-        for entry in state.shape.tier.by_id.values()
+        for entry in state.shape.tier.everything()
         if entry.deleted_at > bound
     }
     for node in engine.checkpoints:

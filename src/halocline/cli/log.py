@@ -48,6 +48,8 @@ _TABLES: Final = {
     record.DDL_CT: "DDL_CT",
     record.DDL_UT: "DDL_UT",
     record.DDL_DT: "DDL_DT",
+    record.DDL_CI: "DDL_CI",
+    record.DDL_DI: "DDL_DI",
 }
 _OBJECTS: Final = {record.OBJ_C: "OBJ_C", record.OBJ_D: "OBJ_D", record.PAGE_M: "PAGE_M"}
 _SYSTEM: Final[Mapping[int, tuple[str, Any]]] = {

@@ -89,7 +89,7 @@ class Gatherer:
             found.append(
                 InputStats(
                     id=entry.id,
-                    kind=stats.kind,
+                    kind="tombstone" if entry.kind == "tombstone" else "data",
                     level=entry.level,
                     rows=stats.rows,
                     dead_rows=dead,

@@ -33,6 +33,7 @@ from halocline.compaction.gather import object_rows_of
 from halocline.compaction.merge import SLAB_BYTES, Dropped, dropper, rowids_of
 from halocline.compaction.plan import CompactReason, Group
 from halocline.compaction.runs import MergeRun, file_of, runs_of, write_run
+from halocline.index import write_beside
 from halocline.objects import JobWriter, ObjectFile
 from halocline.objects.columns import COMMIT_TS, ROWID, tombstone_schema
 from halocline.objects.shelf import FILES_PER_JOB
@@ -81,6 +82,8 @@ class RewriteOutcome:
     """Files that a group became, and the objects it ends."""
 
     created: list[ObjectEntry] = field(default_factory=list)
+    beside: list[ObjectEntry] = field(default_factory=list)
+    """Index objects of what was created."""
     ended: list[int] = field(default_factory=list)
     rows_in: int = 0
     rows_dropped: int = 0
@@ -117,6 +120,9 @@ def rewrite(work: GroupWork) -> RewriteOutcome:
         )
         outcome.add_rows([run], list(files), work.group.level)
     shorten(work, writer, dropped.rowids, outcome)
+    indexes = state.newest.entry.indexes
+    reader, schema = state.shelf.reader, state.schema
+    outcome.beside += write_beside(reader, schema, writer, indexes, outcome.created)
     return outcome
 
 

@@ -207,9 +207,8 @@ class Compactor:
     def _commit(
         self, state: TableState, outcome: RewriteOutcome, job_id: int, taken: tuple[ObjectId, ...]
     ) -> int:
-        reshape = Reshape(
-            state.table_id, created=outcome.created, ended=outcome.ended, job_id=job_id
-        )
+        created = [*outcome.created, *outcome.beside]
+        reshape = Reshape(state.table_id, created=created, ended=outcome.ended, job_id=job_id)
 
         def still() -> bool:
             return state.dropped_at == NEVER and is_current(state.shape.tier, taken)

@@ -4,6 +4,7 @@
 
 - Pages: stamps ascend, ranges of RowIDs never overlap, the memtree finds the live row of a key.
 - Objects, ended ones included: the file is there and what the catalog says (objects/inspect.py).
+- Index objects: each is what its kind makes of its data object (database/indexes.py).
 - RowIDs: none is in two places that count now; a tombstone names a version that is there, with the
   same key and not from the future, or one that ended at or before the floor; the tombstone of a row
   in L0 is in memory. A bulk job may end a version that had ended before: that one may be gone.
@@ -28,6 +29,7 @@ import pyarrow.compute as pc
 from halocline.catalog import ObjectEntry
 from halocline.checkpoint.load import find_damage
 from halocline.compaction.merge import dropper, merge, rowids_of
+from halocline.database.indexes import index_problems
 from halocline.database.role import Role
 from halocline.errors import CorruptionError, HaloclineError
 from halocline.ids import NEVER
@@ -130,6 +132,8 @@ class _Check:
             elif entry.id in self.state.shape.tier.by_id:  # GC has not collected it meanwhile.
                 bad.append(entry)
                 yield from found
+        good_ids = {entry.id for entry in good}
+        yield from index_problems(self.state, self.shape.tier, good_ids)
         entries = self.shape.tier.by_id.values()
         self.bulk = [entry.created_at for entry in entries if not entry.stats.committed]
         self.hidden = [(e.stats.rowid_min, e.stats.rowid_max) for e in bad if e.kind == "data"]

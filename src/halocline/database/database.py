@@ -29,6 +29,7 @@ from halocline.database.compute_node import ComputeNode, role_now_of, schema_fin
 from halocline.database.constraints import add_constraints
 from halocline.database.display import database_picture
 from halocline.database.health import Health
+from halocline.database.indexes import index_table
 from halocline.database.opened import begin_of
 from halocline.database.opening import (
     make_folder,
@@ -50,7 +51,7 @@ from halocline.errors import (
 from halocline.mover import Moved
 from halocline.node import Link, Local, LockHeldError, NearRoute, Server
 from halocline.node.streams import Stream
-from halocline.node.subscription import Subscription
+from halocline.node.subscription import Pump, Subscription
 from halocline.node.wire import Command, CommandName, Subscribe
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
 from halocline.read.changes import read_changes
@@ -95,7 +96,7 @@ class Database:
         self.read_only = read_only
         self._retention_us = None if retention is None else int(parse_duration(retention) * 1e6)
         """The retention time that this opening has named, until the database knows it."""
-        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
         self._half_closed = False
         """Closing was broken off: what it left is done by the next call."""
         options = options or Options()
@@ -266,10 +267,49 @@ class Database:
         with self.begin() as txn:
             txn.alter_table(name, **changes)
 
+    def rename_table(self, name: str, new_name: str) -> None:
+        """Give a table another name in a transaction of its own.
+
+        No row is touched. `at=` before the commit finds the table under the old name only, which
+        is free for another table from then on. A transaction that has written the table and is
+        still open gets ConflictError; `run` runs it again.
+        """
+        with self.begin() as txn:
+            txn.rename_table(name, new_name)
+
     def drop_table(self, name: str, if_exists: bool = False) -> None:
         """Drop a table in a transaction of its own."""
         with self.begin() as txn:
             txn.drop_table(name, if_exists=if_exists)
+
+    def create_index(
+        self,
+        name: str,
+        table: str,
+        columns: Sequence[str],
+        kind: str = "sorted",
+        wait: bool = False,
+    ) -> None:
+        """Give a table an index in a transaction of its own.
+
+        Queries use it as far as it is built, and are exact all the while. The background builds it;
+        with `wait` it is built when this returns. docs/indexes.md says which kind is for what.
+        """
+        self.run(lambda txn: txn.create_index(name, table, columns, kind))
+        if wait:
+            self._maintain("build_indexes", table)
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index in a transaction of its own."""
+        self.run(lambda txn: txn.drop_index(name))
+
+    def indexes(self, table: str | None = None) -> pa.Table:
+        """The indexes of one table, or of all: name, table, kind, columns, state, how many objects
+        are covered of how many, bytes; how often this process has used each, and rows it saved."""
+        self._role.refresh()
+        with self.begin() as txn:
+            names = txn.tables() if table is None else [table]
+            return index_table([txn.state_of(name) for name in names])
 
     def tables(self) -> list[str]:
         """Names of all tables, sorted."""
@@ -298,6 +338,14 @@ class Database:
                 return engines.select(self.core, txn, text, params, engine, stream=stream)
             return txn.sql(text, params, stream=stream)
 
+    def explain(self, text: str, params: Sequence[Any] | None = None) -> pa.Table:
+        """How a SELECT reads each table: its objects, how many zonemaps rule out, which index
+        answers for how many, blocks read of how many, rows named, rows of memory scanned."""
+        from halocline.read.query import explain
+
+        with self._begin_reading() as txn:
+            return explain(txn, text, params)
+
     def changes(
         self, table: str, since: At, until: At | None = None, *, net: bool = False
     ) -> pa.Table:
@@ -318,7 +366,7 @@ class Database:
                 role.refresh()
                 _check_floor(role, start)
                 before = role.core.catalog.table(table, start)
-                if before is not None and before.id != state.table_id:
+                if before and before.id != state.table_id and state.created_at > start:
                     raise UsageError(
                         f"table {table!r} was dropped and created again at {state.created_at}: "
                         f"read the table at {state.created_at} and its changes since then"
@@ -333,6 +381,8 @@ class Database:
         if table is not None and not isinstance(table, str):
             raise UsageError(f"a subscription names a table, or none, not {table!r}")
         start = None if since is None else self._resolve(since)
+        with self._begin_reading() as txn:
+            table_id = None if table is None else txn.state_of(table).table_id
         ref = weakref.ref(self)
 
         def open_stream(since: int | None) -> Stream | None:
@@ -340,10 +390,10 @@ class Database:
             found = ref()
             if found is None or found.core.closed:
                 return None
-            return found._role.stream(Subscribe(since, table))
+            return found._role.stream(Subscribe(since, table_id))
 
         subscription = Subscription(open_stream, start)
-        self._subscriptions.add(subscription)  # it ends when the database is closed
+        self._pumps.add(subscription.pump)  # it ends when the database is closed
         return subscription
 
     def serve(
@@ -556,14 +606,15 @@ class Database:
         if role.core.closed:
             if self._half_closed:
                 role.let_go()
+                self._close_folder()
             return
         why = f"the database {self.path} is closed"
         try:
             role.stop_serving()
             role.core.close(why)
             _OPEN.discard(self)
-            for subscription in list(self._subscriptions):
-                subscription.close()
+            for pump in list(self._pumps):
+                pump.stop()
             role.leave()
         except BaseException:
             # Ctrl-C, or a disk that fails. What was acknowledged is in the log, so what is in
@@ -573,6 +624,12 @@ class Database:
             _OPEN.discard(self)
             role.let_go()
             raise
+        finally:
+            self._close_folder()
+
+    def _close_folder(self) -> None:
+        if isinstance(self.files, LocalFiles):
+            self.files.close()  # a stream that is read on looks for it by its path
 
     def _forked(self) -> None:
         """In a forked child: the parent keeps the database, this handle is dead."""

@@ -1,7 +1,8 @@
 """Maintenance: what an owner does to its database, when it is asked to and in the background.
 
-run          flush, compact, settle, checkpoint, gc, snapshots, health: by the rooms that do it
-background   move, checkpoint, collect in one thread; compact in another
+run          flush, compact, settle, build_indexes, checkpoint, gc, snapshots, health: by the rooms
+             that do it
+background   move, checkpoint, collect in one thread; compact and build indexes in another
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from halocline.checkpoint import Checkpoints, Collector
 from halocline.checkpoint.pins import ProcessPin
 from halocline.checkpoint.snapshots import drop_snapshot, keep_snapshot
 from halocline.compaction import Compactor, CompactReport, Gatherer, Plan, Runner
+from halocline.compaction.indexes import IndexBuilder
 from halocline.compaction.pace import Pace
 from halocline.database.health import Health, examine
 from halocline.database.opening import readable
@@ -53,6 +55,7 @@ class Maintenance:
             self.collector.keep_for(retention_us)
         self.gatherer = Gatherer()
         self.compactor = Compactor(core, self.gatherer)
+        self.builder = IndexBuilder(core, partial(_living, core), setting.clock)
         self.background: Background | None = None
         self.merging: Background | None = None
         if core.options.background:
@@ -76,6 +79,7 @@ class Maintenance:
         pace = Pace(self.compactor, partial(_living, core), setting.clock)
         self.merging = Background(setting.clock, usable)
         self.merging.add("compact", pace.step)
+        self.merging.add("index", self.builder.step)
         self.merging.start(self)
 
     def run(self, command: Command) -> Any:
@@ -100,6 +104,8 @@ class Maintenance:
                 case "drop_snapshot" if argument is not None:
                     drop_snapshot(self._committer, argument)
                     return True
+                case "build_indexes":
+                    return self.builder.build(self._states(argument))
                 case "keep_for" if argument is not None:
                     self.collector.keep_for(_retention(argument))
                     return True
@@ -175,6 +181,7 @@ class Maintenance:
     def rest(self) -> None:
         """Stop all that: what runs is finished first. Leave little to read for the next opening."""
         self.compactor.stop()
+        self.builder.stop()
         for background in (self.merging, self.background):
             if background is not None:
                 background.stop()

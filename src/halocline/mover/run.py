@@ -23,8 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
+from halocline.catalog import ObjectEntry
 from halocline.errors import UnavailableError
 from halocline.ids import NEVER
+from halocline.index import write_beside
 from halocline.mover.gather import gather_rows, gather_tombstones
 from halocline.mover.measure import measure
 from halocline.mover.plan import L0Stats, MovePlan, MovePolicy, due_tables, plan_move
@@ -190,13 +192,13 @@ class Mover:
         lived = _lives(state)
         job = self._committer.start_job(state)
         try:
-            files = self._write(state, job, plan, pages, (until_ts, floor))
+            files, beside = self._write(state, job, plan, pages, (until_ts, floor))
             moved = Moved.of(files)
             assert moved.rows == _rows_in(pages, ranges), "a row would be lost"
             flushed = plan.tombstones is not None or found.tombstones is None
             reshape = Reshape(
                 state.table_id,
-                created=[new_entry(file, moved=True) for file in files],
+                created=[*(new_entry(file, moved=True) for file in files), *beside],
                 ranges=ranges,
                 flushed_ts=until_ts if flushed else 0,
                 job_id=job.job_id,
@@ -223,9 +225,9 @@ class Mover:
         plan: MovePlan,
         pages: Sequence[FrozenPage],
         ended: tuple[int, int],
-    ) -> list[ObjectFile]:
-        """Writes the files of a plan; tombstones `ended` up to a commit_ts, but for those that no
-        snapshot from the floor on needs."""
+    ) -> tuple[list[ObjectFile], list[ObjectEntry]]:
+        """Writes the files of a plan, and index objects beside them; tombstones `ended` up to a
+        commit_ts, but for those that no snapshot from the floor on needs."""
         # Its objects serve older snapshots too: they keep what those show of dropped columns.
         schema, shelf = state.kept_schema(ended[1]), state.shelf
         writer = JobWriter(
@@ -235,7 +237,9 @@ class Mover:
         files = [writer.rows(table) for table in tables if table.num_rows]
         if plan.tombstones is not None:
             files += writer.tombstones(gather_tombstones(state, state.flushed_ts, *ended))
-        return files
+        indexes, data = state.newest.entry.indexes, [new_entry(file) for file in files]
+        beside = write_beside(shelf.reader, schema, writer, indexes, data)
+        return files, list(beside)
 
 
 def _lives(state: TableState) -> bool:

@@ -286,8 +286,22 @@ class Dispatch:
                 if not follows(entry.schema, schema):
                     raise ConflictError("the table was altered by another transaction")
                 return [ddl.alter_table(entry, schema).id]
+            case "rename_table":
+                ddl = session.ddl(request.ddl)
+                entry = ddl.table(request.name)
+                if entry is None:
+                    raise ConflictError("the table was dropped by another transaction")
+                return [ddl.rename_table(entry, request.new_name).id]
             case "drop_table":
                 return [session.ddl(request.ddl).drop_table(request.name).id]
+            case "create_index":
+                made = session.ddl(request.ddl)
+                columns = list(request.columns)
+                table, index = made.create_index(request.name, request.table, request.kind, columns)
+                return [table.id, index.id, *index.columns]
+            case "drop_index":
+                table, index = session.ddl(request.ddl).drop_index(request.name)
+                return [table.id, index.id]
             case "end":
                 session.end_ddl(request.ddl)
         return []

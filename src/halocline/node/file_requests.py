@@ -28,7 +28,9 @@ from halocline.node.wire import (
 from halocline.objects.shelf import job_of
 
 _FILES: Final = re.compile(r"published|log/(\d{8,20}\.log|checkpoint)", re.ASCII)
-_OBJECTS: Final = re.compile(r"\d{1,20}/\d{1,20}-\d{1,20}\.(parquet|checkpoint)", re.ASCII)
+_OBJECTS: Final = re.compile(
+    r"\d{1,20}/(\d{1,20}-\d{1,20}\.\d{1,10}\.)?\d{1,20}-\d{1,20}\.(parquet|checkpoint)", re.ASCII
+)
 
 
 def read_file(owner: Served, session: Session, request: ReadFile) -> bytes | None:

@@ -100,7 +100,7 @@ class LazyTransaction(Transaction):
             self._catch_up()
 
     def _insert_unseen(self, table: str, values: dict[str, Any]) -> bool:
-        """Keep the row aside (see `_insert_first`) if its key is free in what is folded."""
+        """Keep the row aside (see `first_row`) if its key is free in what is folded."""
         core = self._core
         folded = core.engine.last_ts
         state = core.state_of(table, self.snapshot)

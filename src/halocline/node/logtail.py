@@ -139,7 +139,8 @@ def _stamped(table: pa.Table, ts: int, rowids: Sequence[int] | Any) -> pa.Table:
 
 def _of_objects(state: TableState, reshape: Reshape, ts: int) -> FoundMessages:
     found: FoundMessages = []
-    if reshape.created:
+    brought = [entry for entry in reshape.created if entry.kind != "index"]
+    if brought:
         rows = [
             {
                 "_commit_ts": ts,
@@ -153,7 +154,7 @@ def _of_objects(state: TableState, reshape: Reshape, ts: int) -> FoundMessages:
                 "key_min": entry.stats.key_min,
                 "key_max": entry.stats.key_max,
             }
-            for entry in reshape.created
+            for entry in brought
         ]
         found.append((1, "Objects", pa.Table.from_pylist(rows, schema=_OBJECTS), state))
     ended: list[str | None] = [

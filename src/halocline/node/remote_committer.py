@@ -13,12 +13,15 @@ here has folded it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from halocline.catalog import TableEntry, nodes
+from halocline.catalog import IndexEntry, TableEntry, nodes
+from halocline.catalog.ddl import IndexedTable
+from halocline.catalog.indexes import with_index, without_index
+from halocline.catalog.names import check_name
 from halocline.clock import SystemClock
 from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
@@ -201,6 +204,7 @@ class RemoteDdl:
         self._made: dict[int, TableEntry] = {}
         self._open_here = True
         self.altered: set[int] = set()
+        self.indexed: set[int] = set()
         self.epoch = remote.link.epoch
         self.number: int = remote.link.ask(wire.BeginDdl(snapshot), int)
 
@@ -239,11 +243,42 @@ class RemoteDdl:
         self.altered.add(entry.id)
         return altered
 
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry:
+        """Give a table another name."""
+        check_name("table", name)
+        self._call("rename_table", entry.name, new_name=name)
+        renamed = self._made[entry.id] = nodes.renamed_entry(entry, name)
+        self.altered.add(entry.id)
+        return renamed
+
     def drop_table(self, name: str) -> TableEntry:
         """End the table of that name."""
         entry = self._entry(*self._call("drop_table", name))
         self._remote.nascent.pop(entry.id, None)
         return entry
+
+    def create_index(
+        self, name: str, table: str, kind: int, columns: Sequence[str]
+    ) -> IndexedTable:
+        """Give a table an index, visible here at once."""
+        names = tuple(columns)
+        request = wire.CallCatalog(
+            "create_index", self.number, name, table=table, kind=kind, columns=names
+        )
+        table_id, index_id, *ids = self._remote.link.ask(request, list[int])
+        index = IndexEntry(id=index_id, name=name, kind=kind, columns=tuple(ids))
+        entry = self._made[table_id] = with_index(self._entry(table_id), index)
+        self.indexed.add(table_id)
+        return entry, index
+
+    def drop_index(self, name: str) -> IndexedTable:
+        """End the index of that name."""
+        table_id, index_id = self._call("drop_index", name)
+        before = self._entry(table_id)
+        (index,) = [one for one in before.indexes if one.id == index_id]
+        entry = self._made[table_id] = without_index(before, index_id)
+        self.indexed.add(table_id)
+        return entry, index
 
     def settle(self) -> None:
         """The owner has ended it."""
@@ -265,8 +300,8 @@ class RemoteDdl:
             self.settle()
             self._remote.lapsed.append(self.number)
 
-    def _call(self, call: wire.CatalogCall, *arguments: Any) -> list[int]:
-        request = wire.CallCatalog(call, self.number, *arguments)
+    def _call(self, call: wire.CatalogCall, *arguments: Any, **named: Any) -> list[int]:
+        request = wire.CallCatalog(call, self.number, *arguments, **named)
         found: list[int] = self._remote.link.ask(request, list[int])
         return found
 

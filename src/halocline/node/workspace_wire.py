@@ -276,6 +276,8 @@ def _join(
     follow = set(notes.successors)
     kinds: dict[str, list[ObjectEntry]] = {"data": [], "successor": [], "tombstone": []}
     for entry in reshape.created:
+        if entry.kind == "index":
+            raise UsageError("index objects are built by the process that owns the database")
         kinds["successor" if entry.id in follow else entry.kind].append(entry)
     check_files(state, [*kinds["data"], *kinds["successor"]], notes.written)
     files = TaskFiles(**kinds)

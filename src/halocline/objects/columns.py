@@ -2,6 +2,7 @@
 
     data       the table's columns, `_rowid`, `_commit_ts`, and `_pk64` when the key is composite
     tombstone  `_rowid`, the key columns, `_commit_ts`, `_successor`, `_changed`
+    index      `_key`, `_position`, what its kind makes of the columns of one data object
 
 Every column carries its permanent id as the Parquet field id. Hidden columns have fixed ids far
 above those that a table can reach and below those that Iceberg keeps for itself.
@@ -40,6 +41,8 @@ COMMIT_TS: Final = "_commit_ts"
 PK64: Final = "_pk64"
 SUCCESSOR: Final = "_successor"
 CHANGED: Final = "_changed"
+INDEX_KEY: Final = "_key"
+POSITION: Final = "_position"
 
 _FIRST_HIDDEN: Final = 2_000_000_001
 _HIDDEN_TYPES: Final[dict[str, tuple[Any, bool]]] = {
@@ -48,6 +51,8 @@ _HIDDEN_TYPES: Final[dict[str, tuple[Any, bool]]] = {
     PK64: (pa.int64(), False),
     SUCCESSOR: (pa.int64(), True),
     CHANGED: (pa.list_(pa.int32()), True),
+    INDEX_KEY: (pa.binary(), False),
+    POSITION: (pa.int32(), False),
 }
 HIDDEN: Final[dict[str, TableColumn]] = {
     name: TableColumn(id=ColumnId(_FIRST_HIDDEN + at), name=name, type=type, nullable=nullable)
@@ -109,6 +114,11 @@ def rowid_schema(schema: Schema) -> Schema:
 
 def _keyed_by_rowid(columns: Sequence[TableColumn], schema: Schema) -> Schema:
     return Schema(columns=tuple(columns), key_positions=(0,), last_id=schema.last_id)
+
+
+def index_columns() -> list[TableColumn]:
+    """The columns of an index object, in the order of the file."""
+    return [HIDDEN[INDEX_KEY], HIDDEN[POSITION]]
 
 
 def is_composite(schema: Schema) -> bool:
@@ -175,6 +185,8 @@ def _choose(chosen: Encodings, column: TableColumn, values: Any, sample: Any) ->
         chosen.special[column.name] = _DELTA
     elif column.name != PK64 and _is_repetitive(values, sample):
         chosen.dictionary.append(column.name)
+    elif column.name == INDEX_KEY:  # sorted, so each begins like the one before it
+        chosen.special[column.name] = "DELTA_BYTE_ARRAY"
     elif column.name != PK64 and is_stored_as_integer(column.type):
         chosen.special[column.name] = _DELTA
     elif kind(column.type) == "float" and _is_noise(values):

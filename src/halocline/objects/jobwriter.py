@@ -23,7 +23,9 @@ Not here: sorting rows (order.py), Parquet (write.py), the log's part of a job (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -32,9 +34,9 @@ import pyarrow as pa
 from halocline.errors import UnavailableError, UsageError
 from halocline.objects.columns import CHANGED, HIDDEN, ROWID, SUCCESSOR, Order
 from halocline.objects.order import cuts
-from halocline.objects.shelf import FILES_PER_JOB, object_key
+from halocline.objects.shelf import FILES_PER_JOB, index_key, object_key
 from halocline.objects.stats import ObjectFile, ObjectStats
-from halocline.objects.write import encode_data, encode_tombstones
+from halocline.objects.write import encode_data, encode_index, encode_tombstones
 from halocline.options import Options
 from halocline.schema.batches import Int64Array
 from halocline.schema.schema import Schema
@@ -107,17 +109,24 @@ class JobWriter:
     def encode_tombstones(self, table: pa.Table) -> EncodedObject:
         return encode_tombstones(table, self._schema, options=self.options)
 
+    def index(self, table: pa.Table, schema_version: int, target: int, index_id: int) -> ObjectFile:
+        """Write what an index has of a data object."""
+        data, stats = encode_index(table, schema_version, options=self.options)
+        name = partial(index_key, self._table_id, target, index_id, self._job_id)
+        return ObjectFile(self.put_bytes(data, name), stats)
+
     def put(self, encoded: EncodedObject) -> ObjectFile:
         """Store an object at the next place; OSError when the store cannot take it."""
         data, stats = encoded
         return ObjectFile(self.put_bytes(data), stats)
 
-    def put_bytes(self, data: Buffer) -> str:
+    def put_bytes(self, data: Buffer, name: Callable[[int], str] | None = None) -> str:
         """Store a file of any content at the next place; returns its key."""
+        name = name or partial(object_key, self._table_id, self._job_id)
         place = self._take_place()
         for step in range(self._attempts):
             number = place * self._attempts + (self._attempt + step) % self._attempts
-            key = object_key(self._table_id, self._job_id, number)
+            key = name(number)
             try:
                 self._objects.put_new(key, data)
             except FileExistsError:

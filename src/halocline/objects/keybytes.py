@@ -36,7 +36,7 @@ def key_bytes(table: Any, names: Sequence[str]) -> Any:
     columns = [_one_chunk(table.column(name)) for name in names]
     composite = len(columns) > 1
     if all(_is_fixed(column.type) for column in columns):
-        return _as_binary(np.hstack([_fixed(column) for column in columns]))
+        return _as_binary(np.hstack([fixed_bytes(column) for column in columns]))
     parts = [_part(column, composite=composite) for column in columns]
     if not composite:
         return parts[0]
@@ -85,7 +85,7 @@ def _is_fixed(type: Any) -> bool:
     return kind(type) not in ("string", "binary")
 
 
-def _fixed(column: Any) -> Bytes2D:
+def fixed_bytes(column: Any) -> Bytes2D:
     family = kind(column.type)
     rows = len(column)
     if family == "bool":
@@ -109,7 +109,7 @@ def _big_endian(values: npt.NDArray[Any]) -> Bytes2D:
 def _part(column: Any, *, composite: bool) -> Any:
     """One part of a key that has texts in it, as binary."""
     if _is_fixed(column.type):
-        return _as_binary(_fixed(column))
+        return _as_binary(fixed_bytes(column))
     data = column.cast(pa.binary())
     if not composite:
         return data

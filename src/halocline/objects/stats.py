@@ -7,8 +7,9 @@ that rewrite rows); one over its tail, which is bloom filters, page index, block
 footer, for readers of single blocks. The tail in turn holds a digest of every page.
 
 Ranges are closed. Keys are order-preserving bytes (schema/keys.py); an object of a table without a
-primary key has empty ones. An object that was written before its commit has no range of commit
-timestamps: all its rows carry the created_at of its entry.
+primary key has empty ones. Those of an index object are the bytes of its `_key`; it has no RowIDs
+and no commit timestamps, which are all 0. An object that was written before its commit has no range
+of commit timestamps: all its rows carry the created_at of its entry.
 
 Not here: which snapshots an object counts for (catalog/entries.py).
 """
@@ -27,7 +28,7 @@ DIGEST_BYTES: Final = 16
 VECTOR_ROWS: Final = 2048
 """So many rows of a file DuckDB decodes at a time, however wide they are."""
 
-FileKind = Literal["data", "tombstone"]
+FileKind = Literal["data", "tombstone", "index"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

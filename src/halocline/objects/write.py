@@ -1,6 +1,6 @@
 """Write one object: a sorted Arrow table becomes a Parquet file and its statistics.
 
-    pa.Table --encode_data / encode_tombstones--> bytes, ObjectStats
+    pa.Table --encode_data / encode_tombstones / encode_index--> bytes, ObjectStats
 
     row group (<= 122,880 rows) = column chunks = pages of one block (<= 8192 rows) each
 
@@ -39,12 +39,14 @@ import xxhash
 
 from halocline.objects.columns import (
     COMMIT_TS,
+    INDEX_KEY,
     PK64,
     ROWID,
     Order,
     choose_encodings,
     data_columns,
     file_schema,
+    index_columns,
     is_composite,
     leaf_paths,
     leaf_types,
@@ -57,6 +59,7 @@ from halocline.objects.stats import VECTOR_ROWS, FileKind, ObjectStats
 from halocline.objects.zonemap import zonemap
 from halocline.options import MIB, Options
 from halocline.schema.batches import VARIED, widest
+from halocline.schema.compression import ZSTD
 from halocline.schema.evolve import extra_ids
 from halocline.schema.schema import Schema, TableColumn
 from halocline.schema.types import kind as family
@@ -93,6 +96,39 @@ def encode_tombstones(
     `_successor` and `_changed`, sorted by `_rowid`."""
     columns = tombstone_columns(schema, committed=COMMIT_TS in table.column_names)
     return _encode(table, schema, columns, "tombstone", "rowid", options or Options())
+
+
+def encode_index(
+    table: Any, schema_version: int, *, options: Options | None = None
+) -> tuple[bytes, ObjectStats]:
+    """A table of `_key` and `_position`, sorted by key: the content of an index object."""
+    options, columns = options or Options(), index_columns()
+    arrays = [table.column(column.name) for column in columns]
+    table = pa.Table.from_arrays(arrays, schema=file_schema(columns))
+    keys = table.column(INDEX_KEY)
+    assert is_sorted([keys]), f"not sorted by {INDEX_KEY}"
+    block_rows = _block_rows(table, min(options.page_rows, BLOCK_ROWS_MAX), options.block_bytes)
+    groups = _groups(table, options.row_group_rows, block_rows)
+    raw = _parquet(table, columns, [INDEX_KEY], None, block_rows, groups, ZSTD)
+    data, tail_bytes = _with_directory(raw, table, [INDEX_KEY], block_rows)
+    return data, ObjectStats(
+        kind="index",
+        order="key",
+        rows=table.num_rows,
+        size_bytes=len(data),
+        tail_bytes=tail_bytes,
+        digest=xxhash.xxh3_128_digest(data),
+        tail_digest=xxhash.xxh3_128_digest(memoryview(data)[-tail_bytes:]),
+        key_min=keys[0].as_py(),
+        key_max=keys[-1].as_py(),
+        rowid_min=0,
+        rowid_max=0,
+        commit_ts_min=0,
+        commit_ts_max=0,
+        schema_version=schema_version,
+        vector_bytes=0,
+        zonemaps={},
+    )
 
 
 def _encode(

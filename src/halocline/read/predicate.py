@@ -27,12 +27,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import sqlglot
 from sqlglot import exp
 
+from halocline.read.conditions import conditions_of
 from halocline.read.prune import Predicate, chain, judge_of
 from halocline.read.statement import check_params, parse_where, part_casts
 from halocline.schema.schema import Schema
@@ -95,7 +96,10 @@ def predicate_of(text: str, table: str, params: Sequence[Any], schema: Schema) -
     if not conjuncts:
         return None
     known = [part.tree for part in conjuncts if _is_of(part, schema)]
-    return Predicate([judge_of(tree, params, schema) for tree in known]) if known else None
+    if not known:
+        return None
+    judges = [judge_of(tree, params, schema) for tree in known]
+    return Predicate(judges, partial(conditions_of, known, params, schema))
 
 
 def compile_where(

@@ -40,6 +40,7 @@ from typing import Any, Final, Protocol
 from sqlglot import exp
 
 from halocline.errors import SchemaError
+from halocline.index import Condition
 from halocline.objects.zonemap import zonemap
 from halocline.read.constant import NAN, NULL, Constant, ConstantSpan, constant, place_constants
 from halocline.schema.schema import Schema, TableColumn
@@ -68,16 +69,22 @@ Test = Callable[[Zone], bool]
 """Can it be true for one of the values between the bounds of a zone?"""
 
 
+Conditions = Callable[[], Mapping[int, Condition]]
+
+
 class Predicate:
     """Conditions that all must hold, understood once and asked about many objects.
 
     Measured: 0.4 us for `a = 5`, 1.2 us for three comparisons, per object.
     """
 
-    __slots__ = ("_judges",)
+    __slots__ = ("_judges", "conditions")
 
-    def __init__(self, judges: Sequence[Judge]) -> None:
+    def __init__(self, judges: Sequence[Judge], conditions: Conditions = dict) -> None:
         self._judges = tuple(judges)
+        self.conditions = conditions
+        """Finds out what an index can be asked, by column. All of that must hold; it need not be
+        all. Tables without an index never ask."""
 
     def may_match(self, zones: Zones) -> bool:
         """Can any row match? Columns without a zonemap are undecided."""
@@ -243,8 +250,8 @@ _WITH_NULL: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
 """Comparisons that are never null, and what they are beside other values."""
 
 
-class _Reader:
-    """One pass over a syntax tree. `wanted`: is it to be true, or false?"""
+class Operands:
+    """What stands beside an operator: columns of one table, and constants."""
 
     __slots__ = ("params", "schema")
 
@@ -252,16 +259,43 @@ class _Reader:
         self.params = params
         self.schema = schema
 
+    def column(self, node: exp.Expr) -> TableColumn | None:
+        """A plain column; None for everything else."""
+        while type(node) is exp.Paren:
+            node = node.this
+        if type(node) is not exp.Column or any(
+            value for name, value in node.args.items() if name != "this"
+        ):
+            return None
+        try:
+            return self.schema.columns[self.schema.position(node.name)]
+        except SchemaError:
+            return None
+
+    def value(self, node: exp.Expr) -> Constant | None:
+        return constant(node, self.params)
+
+    def spans(
+        self, column: TableColumn | None, items: Sequence[Constant | None]
+    ) -> list[ConstantSpan] | None:
+        """Spans of the constants that are not null; None when one of them is not understood."""
+        known = [given for given in items if given is not None and given is not NULL]
+        if column is None or None in items:
+            return None
+        return place_constants(column.type, known)
+
+
+class _Reader(Operands):
+    """One pass over a syntax tree. `wanted`: is it to be true, or false?"""
+
+    __slots__ = ()
+
     def read(self, node: exp.Expr, wanted: bool) -> Judge:
         while type(node) is exp.Paren:
             node = node.this
-        rule = _RULES.get(type(node))
-        if rule is None:
+        if not is_plain(node):
             return ANYTHING
-        method, known = rule
-        if any(value for name, value in node.args.items() if name not in known):
-            return ANYTHING
-        return method(self, node, wanted)
+        return _RULES[type(node)][0](self, node, wanted)
 
     # Connectives
 
@@ -372,31 +406,6 @@ class _Reader:
             return ANYTHING
         return _on_values(column, test, False)
 
-    def column(self, node: exp.Expr) -> TableColumn | None:
-        """A plain column; None for everything else."""
-        while type(node) is exp.Paren:
-            node = node.this
-        if type(node) is not exp.Column or any(
-            value for name, value in node.args.items() if name != "this"
-        ):
-            return None
-        try:
-            return self.schema.columns[self.schema.position(node.name)]
-        except SchemaError:
-            return None
-
-    def value(self, node: exp.Expr) -> Constant | None:
-        return constant(node, self.params)
-
-    def spans(
-        self, column: TableColumn | None, items: Sequence[Constant | None]
-    ) -> list[ConstantSpan] | None:
-        """Spans of the constants that are not null; None when one of them is not understood."""
-        known = [given for given in items if given is not None and given is not NULL]
-        if column is None or None in items:
-            return None
-        return place_constants(column.type, known)
-
 
 _Rule = tuple[Callable[[_Reader, Any, bool], Judge], frozenset[str]]
 _BINARY: Final = frozenset(["this", "expression"])
@@ -415,6 +424,14 @@ _RULES: Final[dict[type[exp.Expr], _Rule]] = {
     exp.Anonymous: (_Reader.starts, frozenset(["this", "expressions"])),
     **dict.fromkeys([*_OPPOSITE, *_WITH_NULL], (_Reader.comparison, _BINARY)),
 }
+
+
+def is_plain(node: exp.Expr) -> bool:
+    """Is it of a kind that is understood, and has no argument that is not?"""
+    rule = _RULES.get(type(node))
+    return rule is not None and not any(
+        value for name, value in node.args.items() if name not in rule[1]
+    )
 
 
 def chain(node: exp.Expr, connective: type[exp.Expr]) -> list[exp.Expr]:

@@ -14,7 +14,7 @@ its files alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,12 @@ import pyarrow as pa
 from halocline.errors import UnavailableError, UsageError
 from halocline.objects.columns import ROWID
 from halocline.read.duck import STREAM_ROWS, Duck, as_schema
+from halocline.read.indexed import HowRead, told
 from halocline.read.predicate import compile_where, predicate_of
 from halocline.read.prune import Predicate
 from halocline.read.scan import count_known, count_rows, take_plan, unclean
 from halocline.read.source import Source, quote, readable_by_others, source_of
-from halocline.read.statement import check_params, parse_order, parse_query, parse_where
+from halocline.read.statement import Query, check_params, parse_order, parse_query, parse_where
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.schema.schema import Schema
@@ -52,12 +53,61 @@ class StatementReader(Protocol):
     def hold(self) -> Hold: ...
 
 
+EXPLAINED: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        ("objects", pa.int64()),
+        ("pruned", pa.int64()),
+        ("indexed", pa.int64()),
+        ("index", pa.string()),
+        ("blocks", pa.int64()),
+        ("blocks_of", pa.int64()),
+        ("rows", pa.int64()),
+        ("rows_in_memory", pa.int64()),
+    ]
+)
+
+
+def explain(reader: StatementReader, text: str, params: Sequence[Any] | None) -> pa.Table:
+    """How a SELECT would read each of its tables; it is not run."""
+    ways: dict[str, HowRead] = {}
+    _sources(reader, parse_query(text), check_params(params), ways)
+    rows = [
+        {
+            "table": name,
+            "objects": how.objects,
+            "pruned": how.pruned,
+            "indexed": how.answered,
+            "index": told(how) or None,
+            "blocks": how.blocks,
+            "blocks_of": how.blocks_of,
+            "rows": how.rows,
+            "rows_in_memory": how.rows_in_memory,
+        }
+        for name, how in ways.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=EXPLAINED)
+
+
 def select(
     duck: Duck, reader: StatementReader, text: str, params: Sequence[Any] | None, *, stream: bool
 ) -> pa.Table | pa.RecordBatchReader:
     """Run a checked SELECT over what the reader sees."""
     parsed = parse_query(text)
     values = check_params(params)
+    tables, own = _sources(reader, parsed, values, None)
+    if not stream or own:
+        # A pin keeps no files that only this transaction knows: they may go when it ends.
+        table = duck.query(parsed.text, values, tables, parsed.quoted)
+        return table.to_reader(STREAM_ROWS) if stream else table
+    pin = reader.hold()
+    return pinned(duck.stream(parsed.text, values, tables, parsed.quoted), pin)
+
+
+def _sources(
+    reader: StatementReader, parsed: Query, values: Sequence[Any], ways: dict[str, HowRead] | None
+) -> tuple[dict[str, Source], bool]:
+    """The tables that a statement names; whether files are among them that only the reader has."""
     tables: dict[str, Source] = {}
     own = False
     for name in parsed.tables:
@@ -67,14 +117,11 @@ def select(
         own |= view.own is not None and bool(view.own.data())
         # Reading a predicate takes a while: only where there is something to prune.
         objects = view.state.shape.tier.by_id
-        predicate = predicate_of(text, name, values, view.state.schema) if objects else None
-        tables[name] = view.source(predicate)
-    if not stream or own:
-        # A pin keeps no files that only this transaction knows: they may go when it ends.
-        table = duck.query(parsed.text, values, tables, parsed.quoted)
-        return table.to_reader(STREAM_ROWS) if stream else table
-    pin = reader.hold()
-    return pinned(duck.stream(parsed.text, values, tables, parsed.quoted), pin)
+        schema = view.state.schema
+        predicate = predicate_of(parsed.text, name, values, schema) if objects else None
+        how = None if ways is None else ways.setdefault(name, HowRead())
+        tables[name] = view.source(predicate, how=how)
+    return tables, own
 
 
 def scan(

@@ -28,6 +28,7 @@ from halocline.catalog import ObjectEntry
 from halocline.errors import UsageError
 from halocline.objects.columns import ROWID
 from halocline.objects.keybytes import key_bytes
+from halocline.read.indexed import HowRead, read_indexed
 from halocline.read.locate import Located, locate_many
 from halocline.read.plan import NONE
 from halocline.read.point import find_row
@@ -140,10 +141,13 @@ class View(NamedTuple):
         places = pc.array_sort_indices(keys, order=order)
         return both.take(places if limit is None else places[:limit])
 
-    def source(self, predicate: Predicate | None = None, *, ids: bool = False) -> Source:
+    def source(
+        self, predicate: Predicate | None = None, *, ids: bool = False, how: HowRead | None = None
+    ) -> Source:
         """Every visible row; with `ids`, their ids as column `_rowid`.
 
-        Rows that cannot satisfy the predicate may be left out of what comes from objects.
+        Rows that cannot satisfy the predicate may be left out of what comes from objects. `how` is
+        told how the table is read.
         """
         state, own = self.state, self.own
         without = NONE if own is None else own.ended()
@@ -153,6 +157,14 @@ class View(NamedTuple):
         if own is not None:
             tables = [_with_ids(*pair, ids) for pair in own.tables()]
             memory = pa.concat_tables([memory, *tables]) if tables else memory
+        if how is not None:
+            how.objects = len(state.shape.tier.at(self.ts)[0]) + len(mine)
+            how.pruned, how.rows_in_memory = how.objects - len(plan.objects), memory.num_rows
+        if predicate is not None and state.newest.entry.indexes:
+            seen = HowRead() if how is None else how
+            conditions = predicate.conditions()
+            plan, found = read_indexed(state, plan, conditions, rowids=ids, how=seen)
+            memory = pa.concat_tables([memory, found]) if found.num_rows else memory
         versions = state.newest.entry.altered
         return source_of(state.shelf, state.schema, plan, memory, rowids=ids, versions=versions)
 

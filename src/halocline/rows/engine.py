@@ -204,7 +204,7 @@ class EngineState:
             elif kind in OBJECT_NODES:
                 objects.append((kind, payload))
             else:
-                self.add_table(self.catalog.apply(kind, payload, info.first_ts))
+                self.define(self.catalog.apply(kind, payload, info.first_ts), info.first_ts)
         if info.commits > 1:
             check_rows_of_each(info, nodes, len(record.nodes))
         reshapes = decode_reshapes(objects) if objects else ()
@@ -213,6 +213,10 @@ class EngineState:
         for node in nodes:
             self.tables[node.table_id].open_page(node.version)
         self.fold(info, nodes, reshapes)
+
+    def define(self, entry: TableEntry, ts: int) -> None:
+        """What the catalog says of a table since a commit at `ts`."""
+        self.add_table(entry).end_indexes(ts)
 
     def add_table(self, entry: TableEntry) -> TableState:
         """A table the catalog knows now; a dropped one keeps its state until it is forgotten."""

@@ -156,6 +156,7 @@ class FrozenPage:
         "cells",
         "end",
         "marks",
+        "orders",
         "rowids",
         "schema",
         "stamps",
@@ -182,6 +183,9 @@ class FrozenPage:
         self.end = end or start + arrow.num_rows
         self._reader: Callable[[int], Row] | None = None
         self._size_bytes = 0
+        self.orders: dict[tuple[int, ...], tuple[pa.Array, Int64Array]] = {}
+        """By columns: keys in their order, and where their rows are. Made for look-ups through an
+        index (read/lookup.py), and gone with the page."""
         self.cells: Callable[[int], Row] | None = None
         """Once a row was read, and if no RowID is missing: row by offset (see TableState.row)."""
 

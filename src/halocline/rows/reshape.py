@@ -8,6 +8,9 @@
     OBJ_D   table, ids of objects that end; or everything that is current, by TRUNCATE
     PAGE_M  table, RowID ranges that left L0, commit_ts up to which tombstones are in objects
 
+What an index object belongs to is in its key (objects/shelf.py). Whether it joins the table is
+decided by the fold, see rows/tier.py.
+
 Each has a body (log/record.py), which is an array. The nodes of one table in one record are folded
 as one value: a reader must never see rows in both tiers, or in neither.
 """
@@ -141,6 +144,9 @@ def entry_to_wire(entry: ObjectEntry) -> tuple[Any, ...]:
 def entry_from_wire(table_id: int, wire: tuple[Any, ...]) -> ObjectEntry:
     """What `entry_to_wire` wrote; ValueError for statistics that make no sense."""
     number, key, kind, level, moved, low, high, stats = wire
+    name = parse_key(key)
+    if (kind == "index") is not bool(name.index_id):
+        raise ValueError(f"{key!r} is not the name of an object of kind {kind!r}")
     return ObjectEntry(
         id=ObjectId(number),
         table_id=TableId(table_id),
@@ -149,6 +155,8 @@ def entry_from_wire(table_id: int, wire: tuple[Any, ...]) -> ObjectEntry:
         moved=moved,
         commit_ts_min=low,
         commit_ts_max=high,
+        target=name.target,
+        index_id=name.index_id,
         file=ObjectFile(key, ObjectStats.from_wire(stats)),
     )
 
@@ -156,14 +164,16 @@ def entry_from_wire(table_id: int, wire: tuple[Any, ...]) -> ObjectEntry:
 def new_entry(file: ObjectFile, *, level: int = 1, moved: bool = False) -> ObjectEntry:
     """The entry of a file that was just written; the commit stamps it."""
     stats = file.stats
-    table_id, job_id, number = parse_key(file.key)
+    name = parse_key(file.key)
     return ObjectEntry(
-        id=ObjectId(object_id(job_id, number)),
-        table_id=TableId(table_id),
+        id=ObjectId(object_id(name.job_id, name.number)),
+        table_id=TableId(name.table_id),
         kind=stats.kind,
         level=level,
         moved=moved,
         commit_ts_min=NEVER if stats.commit_ts_min is None else stats.commit_ts_min,
         commit_ts_max=NEVER if stats.commit_ts_max is None else stats.commit_ts_max,
+        target=name.target,
+        index_id=name.index_id,
         file=file,
     )

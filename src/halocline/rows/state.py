@@ -344,7 +344,9 @@ class TableState:
             # Tombstone objects outlive TRUNCATE: they may name rows that are still to be moved.
             current = [e.id for e in tier.current() if e.kind == "data"]
             ended = current if node.truncate else node.ended
-            tier = tier.with_changes(node.created, ended, ts, truncated=node.truncate)
+            tier = tier.with_changes(
+                node.created, ended, ts, truncated=node.truncate, indexes=self.index_ids
+            )
         pages, ghosts = cut_pages(shape.pages, node.ranges)
         self.ghosts = (*self.ghosts, *(Ghost(*ghost) for ghost in ghosts))
         self.shape = Shape(tuple(page.start for page in pages), pages, shape.active, tier)
@@ -357,6 +359,18 @@ class TableState:
                 if self.sequence is not None:
                     self.sequence.see_object(entry.stats.key_max)
         self.flushed_ts = max(self.flushed_ts, node.flushed_ts)
+
+    @property
+    def index_ids(self) -> frozenset[int]:
+        """Ids of the indexes that the table has now."""
+        return frozenset(index.id for index in self.entry.indexes)
+
+    def end_indexes(self, ts: int) -> None:
+        """Index objects of indexes that are not defined any more end: by DDL at `ts`."""
+        shape = self.shape
+        tier = shape.tier.with_indexes(self.index_ids, ts)
+        if tier is not shape.tier:
+            self.shape = shape._replace(tier=tier)
 
     # Versions of the schema.
 
@@ -609,7 +623,8 @@ def _view(newest: TableState, entry: TableEntry, kind: type[PastState]) -> Table
 def _past(newest: TableState, version: int) -> TableState:
     """The view that a state which was not there at that time would have left."""
     versions = newest.entry.versions()
-    entry = replace(newest.entry, schema=versions[version].schema)
+    shown = versions[version]
+    entry = replace(newest.entry, schema=shown.schema, name=shown.name)
     past = _view(newest, entry, PastState)
     past.valid_from = versions[version].commit_ts
     past.valid_until = versions[version + 1].commit_ts

@@ -12,8 +12,15 @@ beside each stands the highest key of all entries up to it. A search bisects to 
 begins at or before the key and walks back until no earlier one can reach the key. That is two steps
 in a compacted table, whatever its size.
 
+Index objects stand beside the others, by their data object and their index. One joins the table if,
+at the commit that brings it, its data object has not ended, its index is defined, and that pair has
+none yet; else it stays outside, and its file is one that nothing refers to. That is decided here,
+by what everybody folds, so whoever builds index objects need not know what happens meanwhile, and
+can never make anybody else fail. It ends with its data object, or with its index.
+
 Invariants
-- Object ids are unique in a table; data and tombstone objects are kept apart.
+- Object ids are unique in a table; data, tombstone and index objects are kept apart.
+- At most one index object of a pair has not ended, and then its data object has not ended either.
 - Nothing here reads a file.
 
 Not here: which rows inside an object are visible (read/), files that are gone (checkpoint/).
@@ -30,7 +37,7 @@ from halocline.ids import NEVER
 
 
 class Tier:
-    """Data and tombstone objects of a table, ended ones included."""
+    """The objects of a table, ended ones included."""
 
     __slots__ = (
         "_data",
@@ -38,13 +45,24 @@ class Tier:
         "_reach",
         "by_id",
         "data",
+        "index_objects",
+        "indexed",
         "last_bulk_ts",
         "last_truncate_ts",
         "tombstones",
     )
 
     def __init__(self, entries: Iterable[ObjectEntry] = ()) -> None:
-        self.by_id: dict[int, ObjectEntry] = {entry.id: entry for entry in entries}
+        self.by_id: dict[int, ObjectEntry] = {}
+        """Data and tombstone objects."""
+        self.index_objects: dict[int, ObjectEntry] = {}
+        for entry in entries:
+            (self.index_objects if entry.kind == "index" else self.by_id)[entry.id] = entry
+        self.indexed: dict[tuple[int, int], ObjectEntry] = {
+            (one.target, one.index_id): one
+            for one in sorted(self.index_objects.values(), key=lambda one: (one.deleted_at, one.id))
+        }
+        """By data object and index: the one that has not ended, else the last that did."""
         ordered = sorted(self.by_id.values(), key=lambda entry: entry.id)
         self.data = tuple(entry for entry in ordered if entry.kind == "data")
         self.tombstones = tuple(entry for entry in ordered if entry.kind == "tombstone")
@@ -67,6 +85,18 @@ class Tier:
 
     def __len__(self) -> int:
         return len(self.by_id)
+
+    def everything(self) -> list[ObjectEntry]:
+        """All entries, of all kinds, ended ones included."""
+        return [*self.by_id.values(), *self.index_objects.values()]
+
+    def index_object(self, target: int, index_id: int, ts: int) -> ObjectEntry | None:
+        """What an index has of a data object, for a reader at `ts`; None when it must be scanned.
+
+        Positions in a file that never changes hold for every snapshot, so only an end counts.
+        """
+        found = self.indexed.get((target, index_id))
+        return found if found is not None and found.deleted_at > ts else None
 
     def at(self, ts: int) -> tuple[list[ObjectEntry], list[ObjectEntry]]:
         """Data and tombstone objects that stand for the table at `ts`."""
@@ -130,17 +160,56 @@ class Tier:
         ts: int,
         *,
         truncated: bool = False,
+        indexes: Collection[int] = (),
     ) -> Tier:
-        """The tier after a commit at `ts` that brought some objects and ended others."""
-        entries = dict(self.by_id)
+        """The tier after a commit at `ts` that brought some objects and ended others.
+
+        `indexes`: ids of those that are defined.
+        """
+        entries = {**self.by_id, **self.index_objects}
         for object_id in ended:
             entry = entries.get(object_id)
             if entry is not None and entry.deleted_at == NEVER:
                 entries[object_id] = replace(entry, deleted_at=ts, truncated=truncated)
+        fresh = [entry for entry in created if entry.kind == "index"]
         for entry in created:
-            entries[entry.id] = entry.stamped(ts, NEVER)
+            if entry.kind != "index":
+                entries[entry.id] = entry.stamped(ts, NEVER)
+        if fresh or self.index_objects:
+            _follow(entries, fresh, indexes, ts)
         return Tier(entries.values())
+
+    def with_indexes(self, indexes: Collection[int], ts: int) -> Tier:
+        """The tier after a commit at `ts` that left these indexes; itself if none has ended."""
+        if all(one.index_id in indexes or one.deleted_at < NEVER for one in self.indexed.values()):
+            return self
+        return self.with_changes((), (), ts, indexes=indexes)
 
     def without(self, gone: Collection[int]) -> Tier:
         """The tier after GC has removed some files."""
-        return Tier(entry for entry in self.by_id.values() if entry.id not in gone)
+        return Tier(entry for entry in self.everything() if entry.id not in gone)
+
+
+def _follow(
+    entries: dict[int, ObjectEntry],
+    fresh: Iterable[ObjectEntry],
+    indexes: Collection[int],
+    ts: int,
+) -> None:
+    """End index objects with what they belong to, and let those join that have a place."""
+    taken = set()
+    for entry in [one for one in entries.values() if one.kind == "index"]:
+        if entry.deleted_at == NEVER:
+            if _lives(entries.get(entry.target)) and entry.index_id in indexes:
+                taken.add((entry.target, entry.index_id))
+            else:
+                entries[entry.id] = replace(entry, deleted_at=ts)
+    for entry in fresh:
+        pair = (entry.target, entry.index_id)
+        if pair not in taken and entry.index_id in indexes and _lives(entries.get(entry.target)):
+            entries[entry.id] = entry.stamped(ts, NEVER)
+            taken.add(pair)
+
+
+def _lives(entry: ObjectEntry | None) -> bool:
+    return entry is not None and entry.kind == "data" and entry.deleted_at == NEVER

@@ -104,7 +104,7 @@ def _forget_tombstones(state: TableState, gone: Int64Array, commit_lock: Lock) -
 
 def forget_objects(state: TableState, bound: int, commit_lock: Lock) -> list[ObjectEntry]:
     """Take objects that ended at or before the bound out of the table; returns them."""
-    ended = [one for one in state.shape.tier.by_id.values() if one.deleted_at <= bound]
+    ended = [one for one in state.shape.tier.everything() if one.deleted_at <= bound]
     if ended:
         with commit_lock:
             state = state.newest

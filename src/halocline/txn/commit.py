@@ -55,6 +55,7 @@ from halocline.txn.altered import carry_over, conflict, is_behind, may_carry
 from halocline.txn.bulk_ends import rewrite
 from halocline.txn.check import ROUNDS_MAX, Check, checks_of
 from halocline.txn.identity import KeyBlocks
+from halocline.txn.indexing import index_objects
 from halocline.txn.record import Prepared, add_late, prepare
 from halocline.txn.row_commit import commit_addition, commit_row
 from halocline.txn.turns import RowName, Turns
@@ -137,6 +138,7 @@ class Committer:
         ddl = txn.own_ddl.nodes() if txn.own_ddl is not None else ()
         for changes in tables.values():
             rewrite(self, changes)
+            index_objects(changes)
         return prepare(txn_id, self.log.epoch, tables, self._bulk_rows, ddl=ddl, token=txn.token)
 
     def _check_turns(self, ticket: int, tables: dict[int, TableChanges]) -> None:
@@ -339,12 +341,12 @@ class Committer:
         engine.fold_nodes(commit_ts, 1, prepared.nodes, prepared.reshapes)
 
     def _define(self, txn: Workspace, ddl: CatalogTxn, commit_ts: int) -> None:
-        altered = ddl.altered
+        changed = {*txn.created, *txn.dropped, *ddl.altered, *ddl.indexed}
         ddl.commit(commit_ts)
-        for table_id in (*txn.created, *txn.dropped, *altered):
+        for table_id in sorted(changed):
             entry = self.engine.catalog.table_by_id(table_id)
             if entry is not None:
-                self.engine.add_table(entry)
+                self.engine.define(entry, commit_ts)
 
     def _extend(self, rows: int = 0) -> None:
         """Promise this epoch another block of timestamps and RowIDs. Caller holds the lock.

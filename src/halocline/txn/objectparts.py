@@ -95,7 +95,7 @@ class WrittenFiles(NamedTuple):
 class ObjectParts:
     """Data and tombstone objects of one transaction in one table."""
 
-    __slots__ = ("files", "handed_in", "job", "state", "writer", "written")
+    __slots__ = ("files", "handed_in", "indexes", "job", "state", "writer", "written")
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -106,6 +106,8 @@ class ObjectParts:
         self.handed_in: list[JobNode] = []
         """Jobs of others whose files have joined; they are over when the transaction is."""
         self.files = WrittenFiles()
+        self.indexes: list[ObjectEntry] = []
+        """Index objects of data objects of ours, written before the commit."""
         self.written: set[int] = set()
         """Ids of the columns that a job has values for; empty: all of its version."""
 
@@ -271,7 +273,9 @@ class ObjectParts:
     def reshape(self, *, truncate: bool = False) -> Reshape:
         """What the commit record says of our objects."""
         kept = [one.entry for one in self.endings if len(one)]
-        return Reshape(self.state.table_id, created=[*self.data, *kept], truncate=truncate)
+        return Reshape(
+            self.state.table_id, created=[*self.data, *kept, *self.indexes], truncate=truncate
+        )
 
 
 def file_of(entry: ObjectEntry) -> ObjectFile:

@@ -14,26 +14,49 @@ seen without the others. An update has an entry of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from halocline.errors import DuplicateKeyError
 from halocline.log.record import DML_A, DML_U, INFO, NODES_AT, Serial, encode_commit
+from halocline.read.guard import check_rows
+from halocline.read.point import find
 from halocline.rows.engine import EngineState
 from halocline.rows.nodes import HEAD, ROWS, VERSION, Append, Update, encode_node
 from halocline.rows.row_run import FRONT, array_head
 from halocline.rows.state import TableState
 from halocline.schema.codec import encode as encode_rows
+from halocline.txn.identity import with_key
 from halocline.txn.record import ROWID_IN_NODE
+from halocline.txn.returning import Returning, returned_row
 from halocline.txn.row_update import Addition, Single
 
 if TYPE_CHECKING:
     from halocline.txn.commit import Committer
+    from halocline.txn.core import Core
 
 _ROWID_AT: Final = NODES_AT + ROWID_IN_NODE
 _INFO_BYTES, _HEAD_BYTES = INFO.size, HEAD.size
 _pack_front = FRONT.pack
 patch_rowid = Struct("<Q").pack_into
+
+
+def first_row(
+    core: Core, state: TableState, values: Mapping[str, Any], snapshot: int, returning: Returning
+) -> tuple[Single, Any]:
+    """A row that a transaction inserts first of all, to be kept aside (see commit_single), and what
+    its caller gets."""
+    row = state.schema.row(values)
+    if state.sequence is not None:
+        row = with_key(core, state, row, snapshot)
+    if state.schema.checks:
+        check_rows(state.schema, (row,), state.entry.name)
+    key = state.schema.key_of(row)
+    if find(state, key, snapshot):
+        raise DuplicateKeyError(state.entry.name, [key])
+    shown = 1 if returning is False else returned_row(state.schema, row, returning)
+    return (state, key, row, 0, ()), shown
 
 
 def row_node(single: Single, body: bytes = b"") -> Append | Update:

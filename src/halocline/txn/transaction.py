@@ -32,24 +32,23 @@ from typing import Any, Final, Unpack
 import pyarrow as pa
 
 from halocline.catalog import TableDdl, TableEntry
-from halocline.errors import DuplicateKeyError, HaloclineError, NotFoundError, UsageError
-from halocline.read.guard import check_rows
-from halocline.read.point import find, find_row
+from halocline.errors import HaloclineError, NotFoundError, UsageError
+from halocline.read.point import find_row
 from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema.evolve import Alteration
-from halocline.txn import write
+from halocline.txn import definitions, indexing, write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import LAYOUT, NewTable, alter_table, new_schema
+from halocline.txn.definitions import LAYOUT, NewTable, new_schema
 from halocline.txn.for_update import Locked
-from halocline.txn.identity import with_key
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
 from halocline.txn.reads import told_by
-from halocline.txn.returning import Returned, Returning, returned_of, returned_row
+from halocline.txn.returning import Returned, Returning, returned_of
+from halocline.txn.row_commit import first_row
 from halocline.txn.row_update import Addition, SeenRow, Single, row_update
 from halocline.txn.turns import RowName, check_timeout
 from halocline.txn.workspace import TableChanges, Workspace, is_written
@@ -137,7 +136,8 @@ class Transaction:
         if self._own is None and self._writable and type(rows) is dict and plain:
             state = self._core.state_of(table, self.snapshot)
             if state is not None and state.key_of is not None:
-                return self._insert_first(state, rows, returning)
+                self._own, result = first_row(self._core, state, rows, self.snapshot, returning)
+                return result
         changes = self.changes_of(table)
         returned = returned_of(changes.schema, rows, returning)
         if not self._writable and not self._may_write():
@@ -362,18 +362,22 @@ class Transaction:
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
         """As `Database.alter_table`. Until it commits, it can neither read nor write the table."""
         if self._may_write():
-            alter_table(self.workspace, self._ddl(), name, changes)
+            definitions.alter_table(self.workspace, self._ddl(), name, changes)
+
+    def rename_table(self, name: str, new_name: str) -> None:
+        """As `Database.rename_table`. Until it commits, it can neither read nor write the table."""
+        if self._may_write():
+            definitions.rename_table(self.workspace, self._ddl(), name, new_name)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
-        if not self._may_write():
-            return
-        ddl = self._ddl()
-        if if_exists and ddl.table(name) is None:
-            return
-        entry, work = ddl.drop_table(name), self.workspace
-        self._give_up([one for key, one in work.changes.items() if key == entry.id])
-        work.drop(entry.id)
+        if self._may_write():
+            ddl = self._ddl()
+            self._give_up(definitions.drop_table(self.workspace, ddl, name, if_exists=if_exists))
+
+    create_index = indexing.create_index
+    drop_index = indexing.drop_index
+    lookup = indexing.lookup
 
     def tables(self) -> list[str]:
         """Names of the tables this transaction sees, sorted."""
@@ -385,7 +389,11 @@ class Transaction:
 
     def has_table(self, name: str) -> bool:
         """Is there a table of this name?"""
-        return self._entry(name) is not None
+        return self.entry_of(name) is not None
+
+    def definitions(self) -> TableDdl | None:
+        """The catalog's part of it, to be changed; None when its changes are not kept."""
+        return self._ddl() if self._may_write() else None
 
     def state_of(self, name: str) -> TableState:
         """The state of a table by any spelling of its name, to be read; NotFoundError if absent."""
@@ -606,7 +614,7 @@ class Transaction:
         self._has_read = True
         if not isinstance(name, str):
             raise UsageError(f"a table is named by a string, not {type(name).__name__}")
-        entry = self._entry(name)
+        entry = self.entry_of(name)
         if entry is None:
             # Asked of the catalog, not of the transaction: a hint is no read that could conflict.
             raise NotFoundError("table", name, hint=self._core.hint(name, self.snapshot))
@@ -615,7 +623,8 @@ class Transaction:
         state, version = created or self._core.engine.tables[entry.id], entry.schema.version
         return state if state.schema.version == version else state.at_version(version)
 
-    def _entry(self, name: str) -> TableEntry | None:
+    def entry_of(self, name: str) -> TableEntry | None:
+        """What the catalog says of a table, as this transaction sees it."""
         own = self._own
         if isinstance(own, Workspace) and own.asks_catalog:
             return self._ddl().table(name)  # records the read
@@ -682,17 +691,3 @@ class Transaction:
             self.snapshot = self._core.pin_newest(id(self))
         wanted_rows.check(self.snapshot, newest)
         self.workspace.reads_of(state).keys.update(wanted_rows.keys)
-
-    def _insert_first(self, state: TableState, values: dict[str, Any], returning: Returning) -> Any:
-        """The first write of this transaction is one row: keep it aside (see commit_single)."""
-        row = state.schema.row(values)
-        if state.sequence is not None:
-            row = with_key(self._core, state, row, self.snapshot)
-        if state.schema.checks:
-            check_rows(state.schema, (row,), state.entry.name)
-        key = state.schema.key_of(row)
-        if find(state, key, self.snapshot):
-            raise DuplicateKeyError(state.entry.name, [key])
-        shown = 1 if returning is False else returned_row(state.schema, row, returning)
-        self._own = (state, key, row, 0, ())
-        return shown

@@ -456,7 +456,7 @@ class Workspace:
         """Is there anything to commit?"""
         if self.keeps_token or self.created or self.dropped:
             return True
-        if self.ddl is not None and self.ddl.altered:
+        if self.ddl is not None and (self.ddl.altered or self.ddl.indexed):
             return True
         return any(self.changes.values())
 

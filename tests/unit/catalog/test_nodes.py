@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from halocline.catalog import Catalog
 from halocline.catalog.nodes import (
+    CreateIndexNode,
     CreateTableNode,
     DdlNode,
+    DropIndexNode,
     DropTableNode,
     decode,
     encode,
@@ -35,6 +37,13 @@ NODES: list[tuple[int, DdlNode]] = [
         ),
     ),
     (DDL_DT, DropTableNode(table_id=7, name="Orders")),
+    (
+        DDL_CI,
+        CreateIndexNode(
+            table_id=7, name="Orders", index_id=8, index_type=1, columns=[2, 1], desc="By day"
+        ),
+    ),
+    (DDL_DI, DropIndexNode(table_id=7, name="Orders", index_id=8)),
 ]
 each_node = pytest.mark.parametrize(
     ("node_type", "node"), NODES, ids=[type(node).__name__ for _, node in NODES]
@@ -124,7 +133,7 @@ def test_hostile_values_are_corrupt(tail: bytes) -> None:
 
 
 def test_a_node_type_that_is_not_about_tables_is_corrupt() -> None:
-    for node_type in (DML_A, DDL_CD, DDL_DD, DDL_CI, DDL_DI, 0, 255):
+    for node_type in (DML_A, DDL_CD, DDL_DD, 0, 255):
         with pytest.raises(CorruptionError, match="not a node about a table"):
             decode(node_type, b"\x01\x80")
 

@@ -10,7 +10,7 @@ from halocline.errors import UsageError
 from halocline.objects import JobWriter, ObjectFile, ObjectReader, Pool, SharedJob
 from halocline.objects.columns import ROWID
 from halocline.objects.jobwriter import PLACE_ROWS, tombstone_table, with_rowids
-from halocline.objects.shelf import object_id, object_key, parse_key
+from halocline.objects.shelf import index_key, object_id, object_key, parse_key
 from halocline.options import Options
 from halocline.rows.reshape import new_entry
 from halocline.schema.schema import Schema
@@ -48,8 +48,19 @@ def test_a_key_tells_the_entry_of_a_file() -> None:
     entry = new_entry(file, level=2, moved=True)
     assert (entry.table_id, entry.id, entry.level) == (3, object_id(9, 0), 2)
     assert ObjectFile.from_wire(file.to_wire()) == file
-    assert parse_key(object_key(3, 9, 17)) == (3, 9, 17)
-    for odd in ("3/9-017.parquet", "3/9.parquet", "x/9-1.parquet", "3/9-1.parquet.tmp", "9-1"):
+    assert parse_key(object_key(3, 9, 17)) == (3, 9, 17, 0, 0)
+    beside = index_key(3, object_id(9, 17), 4, 12, 1)
+    assert beside == "3/9-17.4.12-1.parquet"
+    assert parse_key(beside) == (3, 12, 1, object_id(9, 17), 4)
+    for odd in (
+        "3/9-017.parquet",
+        "3/9-17.04.12-1.parquet",
+        "3/9-17.4.12-1.checkpoint",
+        "3/9.parquet",
+        "x/9-1.parquet",
+        "3/9-1.parquet.tmp",
+        "9-1",
+    ):
         with pytest.raises(ValueError, match="not the name"):
             parse_key(odd)
 

@@ -321,7 +321,7 @@ def test_statistics_of_an_unknown_shape_are_refused(broken: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value"), [(1, "index"), (3, -1), (3, "9"), (6, b"short"), (8, "key"), (12, 1.5)]
+    ("at", "value"), [(1, "checkpoint"), (3, -1), (3, "9"), (6, b"short"), (8, "key"), (12, 1.5)]
 )
 def test_statistics_with_a_wrong_part_are_refused(at: int, value: Any) -> None:
     wire = encode_data(orders(3), ORDERS)[1].to_wire()
