@@ -69,12 +69,15 @@ class TableEntry:
     """Those that the table has, in the order in which they were created."""
 
     def stamped(self, created_at: int, ended_at: int, altered_at: int = NEVER) -> TableEntry:
-        """A copy of the entry with the commits that made, altered and ended it.
+        """The entry with the commits that made, altered and ended it.
 
         When it was made is settled once: a table that is renamed keeps that.
         """
         if self.created_at != NEVER:
             created_at = self.created_at
+        known = not self.altered or self.altered[-1].commit_ts != NEVER
+        if known and (self.created_at, self.dropped_at) == (created_at, ended_at):
+            return self  # one of the many that the newest commit did not change
         altered = [
             one._replace(commit_ts=altered_at) if one.commit_ts == NEVER else one
             for one in self.altered
