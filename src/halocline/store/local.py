@@ -41,8 +41,20 @@ from threading import Lock as Mutex
 from typing import Final, cast
 
 from halocline.errors import UsageError
-from halocline.store import files
 from halocline.store.durable import DurableFiles
+from halocline.store.files import (
+    HOLDER_BYTES_MAX,
+    Buffer,
+    File,
+    Identity,
+    Lock,
+    LockedError,
+    MovedError,
+    NotAFileError,
+    PathList,
+    SharedPage,
+    parent,
+)
 from halocline.store.sharing import FOLDER_MODE, give_to_group, is_shared
 
 if sys.platform != "win32":
@@ -69,7 +81,7 @@ class LocalFiles(DurableFiles):
         # Before every scan: no detour.
         self.check_root = self._local.check_root  # type: ignore[method-assign]
 
-    def identity(self) -> files.Identity:
+    def identity(self) -> Identity:
         """Device and inode of the folder that is held."""
         return self._local.hold()[1]
 
@@ -86,7 +98,7 @@ class LocalFiles(DurableFiles):
         self._local.remove_empty(folder)
 
     def close(self) -> None:
-        """Let go of the root; the next call would look for it by its path."""
+        """Let go of the root; the next call looks for it by its path, and takes no other."""
         self._local.close()
 
 
@@ -107,7 +119,7 @@ class LocalFile:
             return data
         return self._pread_rest(data, size, offset)
 
-    def pwrite(self, data: files.Buffer, offset: int) -> None:
+    def pwrite(self, data: Buffer, offset: int) -> None:
         # On the path of every durable commit: one comparison on top of os.pwrite, measured at
         # 0.06 us, where the call itself takes 1.3 us and the sync after it 110 us.
         written = os.pwrite(self._fd, data, offset)
@@ -170,7 +182,7 @@ class MappedFile(LocalFile):
         super().__init__(fd)
         self._map = mmap.mmap(fd, size)
 
-    def pwrite(self, data: files.Buffer, offset: int) -> None:
+    def pwrite(self, data: Buffer, offset: int) -> None:
         self._map[offset : offset + len(data)] = data
 
     def truncate(self, size: int) -> None:
@@ -236,18 +248,25 @@ class LocalDisk:
         self._root = root
         self._shared = shared
         self._mutex = Mutex()
-        self._held: tuple[int, files.Identity] | None = None
+        self._held: tuple[int, Identity] | None = None
+        self._first: Identity | None = None
+        """What was held first: nothing else is taken after `close`."""
 
-    def hold(self) -> tuple[int, files.Identity]:
+    def hold(self) -> tuple[int, Identity]:
         """The descriptor of the root, opened by the first who asks, and what it is."""
         held = self._held
         if held is None:
             with self._mutex:
                 if self._held is None:
                     fd = os.open(self._root, _FOLDER)
+                    identity = _identity(os.fstat(fd))
+                    if self._first not in (None, identity):
+                        os.close(fd)
+                        raise MovedError(f"{self._root} leads to another folder now")
+                    self._first = identity
                     if self._shared is None:
                         self._shared = is_shared(fd)
-                    self._held = (fd, _identity(os.fstat(fd)))
+                    self._held = (fd, identity)
                 held = self._held
         return held
 
@@ -262,10 +281,10 @@ class LocalDisk:
 
     def check_root(self) -> None:
         # A root that nobody has opened yet cannot have moved.
-        if self._held is not None:
-            self._check("", self._held[1])
+        if self._first is not None:
+            self._check("", self._first)
 
-    def watch(self, path: str, held: files.File | files.SharedPage) -> Callable[[], None]:
+    def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
         """Asks the system which name a descriptor has now, and only if it is another, by stat.
 
         A stat of a file that is being written and synced costs far more than itself: on a file
@@ -285,7 +304,7 @@ class LocalDisk:
 
         return check
 
-    def _check(self, path: str, identity: files.Identity) -> None:
+    def _check(self, path: str, identity: Identity) -> None:
         try:
             found = os.stat(f"{self._root}/{path}", follow_symlinks=not path)
             if (found.st_dev, found.st_ino) == identity:
@@ -316,17 +335,17 @@ class LocalDisk:
 
     def mkdir(self, path: str) -> None:
         self.check_root()
-        with self._folder(files.parent(path)) as fd:
+        with self._folder(parent(path)) as fd:
             os.mkdir(_name(path), 0o700, dir_fd=fd)
             if self._shared:
                 os.chmod(_name(path), FOLDER_MODE, dir_fd=fd)
 
     def rename(self, old: str, new: str) -> None:
-        with self._folder(files.parent(old)) as before, self._folder(files.parent(new)) as after:
+        with self._folder(parent(old)) as before, self._folder(parent(new)) as after:
             os.replace(_name(old), _name(new), src_dir_fd=before, dst_dir_fd=after)
 
     def remove(self, path: str) -> None:
-        with self._folder(files.parent(path)) as fd:
+        with self._folder(parent(path)) as fd:
             os.unlink(_name(path), dir_fd=fd)
 
     def sync_dir(self, path: str) -> None:
@@ -338,13 +357,13 @@ class LocalDisk:
             if not path:
                 self.hold()
                 return True
-            with self._folder(files.parent(path)) as fd:
+            with self._folder(parent(path)) as fd:
                 os.stat(_name(path), dir_fd=fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
-    def list(self, path: str) -> files.PathList:
+    def list(self, path: str) -> PathList:
         self.check_root()
         try:
             with self._folder(path) as fd:
@@ -376,11 +395,11 @@ class LocalDisk:
             shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
 
     def remove_empty(self, folder: str) -> None:
-        with contextlib.suppress(OSError), self._folder(files.parent(folder)) as fd:
+        with contextlib.suppress(OSError), self._folder(parent(folder)) as fd:
             os.rmdir(_name(folder), dir_fd=fd)
 
-    def lock(self, path: str, holder: bytes) -> files.Lock:
-        assert len(holder) <= files.HOLDER_BYTES_MAX
+    def lock(self, path: str, holder: bytes) -> Lock:
+        assert len(holder) <= HOLDER_BYTES_MAX
         self.check_root()
         while True:
             fd = self._open(path, os.O_RDWR | os.O_CREAT)
@@ -417,12 +436,12 @@ class LocalDisk:
 
     def _open(self, path: str, flags: int) -> int:
         """A descriptor of a regular file. Whatever else stands there is refused at once."""
-        with self._folder(files.parent(path)) as folder:
+        with self._folder(parent(path)) as folder:
             try:
                 fd = os.open(_name(path), flags | _FLAGS, 0o600, dir_fd=folder)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket or an empty pipe
-                    raise files.NotAFileError(path) from error
+                    raise NotAFileError(path) from error
                 raise
         kind = os.fstat(fd).st_mode
         if stat.S_ISREG(kind):
@@ -432,7 +451,7 @@ class LocalDisk:
         os.close(fd)
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        raise files.NotAFileError(path)
+        raise NotAFileError(path)
 
     @contextlib.contextmanager
     def _folder(self, path: str) -> Iterator[int]:
@@ -454,31 +473,31 @@ class LocalDisk:
 
     def _is_still(self, fd: int, path: str) -> bool:
         """Whether the path still names the file of this descriptor."""
-        with self._folder(files.parent(path)) as folder:
+        with self._folder(parent(path)) as folder:
             try:
                 there = os.stat(_name(path), dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 return False
         return os.path.samestat(os.fstat(fd), there)
 
-    def _moved(self, path: str) -> files.MovedError:
+    def _moved(self, path: str) -> MovedError:
         """Says what has become of the folder, as far as the system tells."""
-        fd, identity = self.hold()
+        if self._held is None:
+            return MovedError(f"the folder {self._root} was moved or deleted")
+        fd, identity = self._held
         try:
             found = os.stat(self._root)
             is_root = (found.st_dev, found.st_ino) == identity
         except OSError:
             found, is_root = None, False
         if is_root:
-            return files.MovedError(
-                f"{self._root}/{path} was removed or replaced while it was in use"
-            )
+            return MovedError(f"{self._root}/{path} was removed or replaced while it was in use")
         other = " and another stands in its place" if found is not None else ""
         now = _path_of(fd)
         if not os.fstat(fd).st_nlink or now.endswith(" (deleted)"):
-            return files.MovedError(f"the folder {self._root} was deleted{other}")
+            return MovedError(f"the folder {self._root} was deleted{other}")
         where = f" to {now}" if now and now != self._root else ""
-        return files.MovedError(
+        return MovedError(
             f"the folder {self._root} was moved{where}{other}: "
             "what has been committed is in the folder that was moved"
         )
@@ -488,7 +507,7 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _identity(facts: os.stat_result) -> files.Identity:
+def _identity(facts: os.stat_result) -> Identity:
     return facts.st_dev, facts.st_ino
 
 
@@ -559,4 +578,4 @@ def _take(fd: int) -> None:
             os.sched_yield()
         else:
             return
-    raise files.LockedError(os.pread(fd, files.HOLDER_BYTES_MAX, 0))
+    raise LockedError(os.pread(fd, HOLDER_BYTES_MAX, 0))
