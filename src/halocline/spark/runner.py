@@ -36,9 +36,16 @@ from halocline.objects.shelf import parse_key
 from halocline.options import GIB, MIB, Options
 from halocline.rows.state import TableState
 from halocline.schema.batches import Int64Array
-from halocline.spark import rewrite
 from halocline.spark.collect import Progress, collect
 from halocline.spark.owner import check_here
+from halocline.spark.rewrite import (
+    ATTEMPTS,
+    FIRST_OF_DRIVER,
+    ORDINALS,
+    TASKS_MAX,
+    Rewriting,
+    run,
+)
 from halocline.spark.sessions import check_workers, prepare
 from halocline.spark.sessions import session as start_session
 from halocline.spark.worker import LINE_SQL, check_undamaged, file_in
@@ -49,7 +56,7 @@ GROUP_BYTES_MAX: Final = 64 * GIB
 GROUP_OBJECTS_MAX: Final = 1024
 WAVES: Final = 2
 """Tasks per core: one that is slow then holds up a half of the time, not all of it."""
-TASK_OBJECTS_MAX: Final = rewrite.ORDINALS // 16
+TASK_OBJECTS_MAX: Final = ORDINALS // 16
 """Objects planned for a task: it may find more rows in its range than a sample of keys said."""
 
 
@@ -163,21 +170,21 @@ class _OnSpark:
         rewriting = self._told()
         dropped = self._join(self._collect(rewriting), outcome)
         outcome.tasks = len(rewriting.runs)
-        shorten(work, work.writer(rewrite.FIRST_OF_DRIVER), dropped, outcome)
+        shorten(work, work.writer(FIRST_OF_DRIVER), dropped, outcome)
         return outcome
 
-    def _told(self) -> rewrite.Rewriting:
+    def _told(self) -> Rewriting:
         work, state = self._work, self._work.state
         dead = work.ended_in([file for run in self._runs for file in run.files])
-        return rewrite.Rewriting(
+        return Rewriting(
             root=state.shelf.root,
             schema=state.schema.to_wire(),
             job=SharedJob(
                 options=work.options,
                 table_id=state.table_id,
                 job_id=work.job_id,
-                ordinals=rewrite.ORDINALS,
-                attempts=rewrite.ATTEMPTS,
+                ordinals=ORDINALS,
+                attempts=ATTEMPTS,
             ),
             dead=np.ascontiguousarray(dead).tobytes(),
             runs=tuple(map(tuple, self._tasks())),
@@ -193,7 +200,7 @@ class _OnSpark:
         objects = sum(part.objects(self._rows_max) for part in parts)
         count = max(ceil(objects / TASK_OBJECTS_MAX), min(len(parts), wanted))
         ordered = sorted(parts, key=lambda part: part.size_bytes, reverse=True)
-        count = min(count, len(parts), rewrite.TASKS_MAX)
+        count = min(count, len(parts), TASKS_MAX)
         return [ordered[place::count] for place in range(count)]
 
     def _parts(self, run: MergeRun, wanted: int) -> list[MergeRun]:
@@ -205,16 +212,16 @@ class _OnSpark:
         if count < 2:
             return [run]
         state = self._work.state
-        return split(run, state.shelf.reader, state.schema, min(count, rewrite.TASKS_MAX))
+        return split(run, state.shelf.reader, state.schema, min(count, TASKS_MAX))
 
-    def _collect(self, rewriting: rewrite.Rewriting) -> list[Any]:
+    def _collect(self, rewriting: Rewriting) -> list[Any]:
         session, name = self._session, self._work.state.entry.name
         told = session.sparkContext.broadcast(rewriting)
         count = len(rewriting.runs)
         try:
             numbers = session.range(0, count, 1, count)
             return collect(
-                numbers.mapInArrow(rewrite.run(told), LINE_SQL),
+                numbers.mapInArrow(run(told), LINE_SQL),
                 f"compaction of table {name!r}",
                 go_on=self._work.go_on,
                 progress=self._progress,
