@@ -8,13 +8,14 @@ The functions are in the files that the imports name; here is how large each of 
 
 from __future__ import annotations
 
-from bench import budget, engine, hot, nodes, sparkcases, starting, tiers
+from bench import alters, budget, engine, hot, nodes, sparkcases, starting, tiers
 from bench.harness import Measurement
 
 
 def measurements(*, quick: bool) -> list[Measurement]:
     """Everything that has none."""
-    return [*_memory(quick), *_hot(quick), *_tiers(quick), *sparkcases.measurements(quick=quick)]
+    local = [*_memory(quick), *_hot(quick), *_tiers(quick), *_alters(quick)]
+    return [*local, *sparkcases.measurements(quick=quick)]
 
 
 def _memory(quick: bool) -> list[Measurement]:
@@ -134,5 +135,23 @@ def _tiers(quick: bool) -> list[Measurement]:
                 "rows": 1_000_000 if quick else 10_000_000,
                 "rounds": 2 if quick else 7,
             },
+        ),
+    ]
+
+
+def _alters(quick: bool) -> list[Measurement]:
+    rows = 1_000_000 if quick else 10_000_000
+    return [
+        Measurement(
+            name="alter",
+            title="Alter of a large table, durable, against a commit of one row",
+            measure=alters.alter,
+            settings={"rows": rows, "rounds": 40 if quick else 200},
+        ),
+        Measurement(
+            name="alter-scan",
+            title="SQL over a table of four schema versions against one of the newest",
+            measure=alters.scan,
+            settings={"rows": rows, "rounds": 5 if quick else 21},
         ),
     ]

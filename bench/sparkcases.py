@@ -1,11 +1,11 @@
-"""What is measured on Spark: reading, compaction, write jobs. Each in one warmed session.
+"""What is measured on Spark: reading, altered tables, compaction, write jobs. In warmed sessions.
 
 Peers are Spark's own reader and writer on the same rows; limits are on the ratio of times.
 """
 
 from __future__ import annotations
 
-from bench import sparkcompact, sparkread, sparkwrite
+from bench import alters, sparkcompact, sparkread, sparkwrite
 from bench.harness import Measurement
 
 
@@ -40,6 +40,12 @@ def measurements(*, quick: bool) -> list[Measurement]:
                 "objects": 100,
                 "rounds": 1 if quick else 3,
             },
+        ),
+        Measurement(
+            name="alter-spark",
+            title="Spark, a table of four schema versions against one of the newest",
+            measure=alters.spark,
+            settings={"rows": 1_000_000 if quick else 10_000_000, "rounds": 3 if quick else 9},
         ),
         *sparkwrite.measurements(quick=quick),
     ]

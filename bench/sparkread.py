@@ -36,10 +36,11 @@ MEMORY = "4g"
 
 
 @contextmanager
-def _session(directory: Path) -> Iterator[tuple[Any, Any]]:
+def spark_session(directory: Path) -> Iterator[tuple[Any, Any]]:
+    """A Spark session on this machine, and `halocline.spark`."""
     from halocline import spark as hs
 
-    session = hs.session(
+    started = hs.session(
         "local[*]",
         **{
             "spark.driver.memory": MEMORY,
@@ -48,9 +49,9 @@ def _session(directory: Path) -> Iterator[tuple[Any, Any]]:
         },
     )
     try:
-        yield session, hs
+        yield started, hs
     finally:
-        session.stop()
+        started.stop()
 
 
 def scan(directory: Path, *, scale: float, rounds: int) -> list[Figure]:
@@ -58,7 +59,7 @@ def scan(directory: Path, *, scale: float, rounds: int) -> list[Figure]:
     tpch.generate(directory, scale, "lineitem")
     with (
         hc.open(directory / "db", durability="async", options=_options(scale)) as db,
-        _session(directory) as (session, hs),
+        spark_session(directory) as (session, hs),
     ):
         tpch.load(db, directory, "lineitem")
         files = db.table("lineitem").files()
@@ -97,7 +98,7 @@ def planning(directory: Path, *, objects: int, tombstones: int) -> list[Figure]:
     options = hc.Options(object_rows=1000, object_rows_min=1, background=False)
     with (
         hc.open(directory / "db", durability="async", options=options) as db,
-        _session(directory) as (session, hs),
+        spark_session(directory) as (session, hs),
     ):
         db.create_table(orders.TABLE, orders.DEFINITION, primary_key="id")
         for part in orders.parts(rows, rows // 10):
@@ -127,7 +128,7 @@ def queries(directory: Path, *, scale: float, rounds: int) -> list[Figure]:
     tpch.generate(directory, scale)
     with (
         hc.open(directory / "db", durability="async", options=_options(scale)) as db,
-        _session(directory) as (session, hs),
+        spark_session(directory) as (session, hs),
     ):
         tpch.load(db, directory)
         total: dict[str, list[float]] = {"ours": [], "plain": []}

@@ -1,4 +1,4 @@
-"""Random histories of a table that is altered, against a model with a schema for each version.
+"""Random histories of a table that is altered and renamed, against a model with its versions.
 
 The model keeps rows by column id. After every few steps each reader must agree with it at every
 snapshot that was noted: in the columns of that moment, whatever was moved, compacted, written down
@@ -41,7 +41,9 @@ class Model:
         self.last_id = 3
         self.defaults: dict[int, Any] = {}
         self.rows: dict[int, Row] = {}
-        self.noted: dict[int, list[dict[str, Any]]] = {}
+        self.name = "t"
+        self.noted: dict[int, tuple[str, list[dict[str, Any]]]] = {}
+        """By snapshot: what the table was called, and its rows."""
 
     def value(self, type: str) -> Any:
         rng = self.rng
@@ -81,6 +83,9 @@ class Model:
 
     def shown(self) -> list[dict[str, Any]]:
         return [{"id": key, **self.named(self.rows[key])} for key in sorted(self.rows)]
+
+    def now(self) -> tuple[str, list[dict[str, Any]]]:
+        return self.name, self.shown()
 
     def free_name(self) -> str:
         taken = {name for name, _ in self.columns.values()}
@@ -148,22 +153,24 @@ class History:
         self.model = Model(self.rng)
         self.db = hc.open(path, options=OPTIONS, durability="async")
         self.db.create_table("t", {"id": int, "a": "int8", "b": str}, primary_key="id")
-        self.model.noted[self.db.visible_ts] = []
+        self.model.noted[self.db.visible_ts] = self.model.now()
 
     def step(self) -> None:
         steps = [
             (self.write, 10),
             (self.bulk, 3),
             (self.alter, 3),
-            (lambda: self.db.flush("t"), 2),
-            (lambda: self.db.compact("t"), 1),
+            (self.rename, 1),
+            (lambda: self.db.flush(self.model.name), 2),
+            (lambda: self.db.compact(self.model.name), 1),
             (self.db.checkpoint, 1),
             (self.reopen, 1),
+            (self.take_over, 1),
         ]
         (chosen,) = self.rng.choices([one for one, _ in steps], [often for _, often in steps])
         chosen()
         if self.rng.random() < 0.3:
-            self.model.noted[self.db.visible_ts] = self.model.shown()
+            self.model.noted[self.db.visible_ts] = self.model.now()
 
     def write(self) -> None:
         model, rng = self.model, self.rng
@@ -172,16 +179,16 @@ class History:
                 key = rng.randrange(60)
                 if key not in model.rows:
                     row, given = model.inserted()
-                    txn.insert("t", {"id": key, **given})
+                    txn.insert(model.name, {"id": key, **given})
                     model.rows[key] = row
                 elif rng.random() < 0.3:
-                    txn.delete("t", key)
+                    txn.delete(model.name, key)
                     del model.rows[key]
                 elif model.columns:
                     id = rng.choice(list(model.columns))
                     name, type = model.columns[id]
                     value = model.value(type)
-                    txn.update("t", key, {name: value})
+                    txn.update(model.name, key, {name: value})
                     model.rows[key] = {**model.rows[key], id: value}
 
     def bulk(self) -> None:
@@ -189,14 +196,36 @@ class History:
         keys = self.rng.sample(range(60), self.rng.choice([5, 15, 40]))
         rows = {key: model.fresh() for key in keys}
         with self.db.begin() as txn:
-            types = self.db.table("t").schema
+            types = self.db.table(model.name).schema
             given = [{"id": key, **model.named(row)} for key, row in rows.items()]
-            txn.upsert("t", pa.Table.from_pylist(given, schema=types))
+            txn.upsert(model.name, pa.Table.from_pylist(given, schema=types))
         model.rows |= rows
 
     def alter(self) -> None:
         changes = self.model.redefaulted if self.rng.random() < 0.2 else self.model.alteration
-        self.db.alter_table("t", **changes())
+        self.db.alter_table(self.model.name, **changes())
+
+    def rename(self) -> None:
+        """Another name, perhaps together with another shape; another table takes the old one."""
+        model, old = self.model, self.model.name
+        model.name = self.rng.choice([name for name in ("t", "s", "r", "T") if name != old])
+        with self.db.begin() as txn:
+            if txn.has_table(model.name) and model.name.lower() != old.lower():
+                txn.drop_table(model.name)
+            txn.rename_table(old, model.name)
+            if self.rng.random() < 0.3:
+                txn.alter_table(model.name, **model.alteration())
+            if model.name.lower() != old.lower() and self.rng.random() < 0.5:
+                txn.create_table(old, {"other": int})
+
+    def take_over(self) -> None:
+        """Another handle follows the log, and owns the database when the first one is closed."""
+        following = hc.open(self.path, options=OPTIONS, durability="async")
+        assert following.role == "node"
+        self.alter()
+        self.db.close()
+        self.db = following
+        self.write()
 
     def reopen(self) -> None:
         self.db.close()
@@ -204,40 +233,43 @@ class History:
 
     def compare(self) -> None:
         model, db = self.model, self.db
-        noted = {**model.noted, db.visible_ts: model.shown()}
-        for ts, expected in noted.items():
-            assert by_id(db.table("t").to_arrow(at=ts).to_pylist()) == expected, ts
+        noted = {**model.noted, db.visible_ts: model.now()}
+        for ts, (name, expected) in noted.items():
             with db.begin(at=ts) as txn:
-                compare_reads(txn, expected)
+                assert by_id(txn.scan(name).to_pylist()) == expected, ts
+                compare_reads(txn, name, expected)
         first, last = min(noted), max(noted)
         for ts in (last, self.rng.choice(list(noted))):
-            feed = rolled(db.changes("t", since=first, until=ts))
-            assert feed == {row["id"]: row for row in noted[ts]}
+            name, expected = noted[ts]
+            feed = rolled(db.changes(name, since=first, until=ts))
+            assert feed == {row["id"]: row for row in expected}
         with hc.open(self.path, read_only=True) as reader:
-            assert by_id(reader.table("t").to_arrow(at=last).to_pylist()) == noted[last]
-            assert by_id(reader.table("t").to_arrow(at=first).to_pylist()) == noted[first]
+            for ts in (first, last):
+                name, expected = noted[ts]
+                with reader.begin(at=ts) as txn:
+                    assert by_id(txn.scan(name).to_pylist()) == expected
 
 
 def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["id"])
 
 
-def compare_reads(txn: Any, expected: list[dict[str, Any]]) -> None:
+def compare_reads(txn: Any, table: str, expected: list[dict[str, Any]]) -> None:
     """The same rows by key, by many keys, by range and by SQL with a filter."""
     rows = {row["id"]: row for row in expected}
     for key in (0, 7, 31, 59):
-        assert txn.get("t", key) == rows.get(key)
+        assert txn.get(table, key) == rows.get(key)
     keys = [key for key in range(0, 60, 3) if key in rows]
-    assert txn.get_many("t", keys).to_pylist() == [rows[key] for key in keys]
-    assert txn.range("t", 20, 40).to_pylist() == [row for row in expected if 20 <= row["id"] < 40]
-    assert txn.sql("select count(*) n from t").to_pylist() == [{"n": len(expected)}]
+    assert txn.get_many(table, keys).to_pylist() == [rows[key] for key in keys]
+    assert txn.range(table, 20, 40).to_pylist() == [row for row in expected if 20 <= row["id"] < 40]
+    assert txn.sql(f"select count(*) n from {table}").to_pylist() == [{"n": len(expected)}]
     for name in list(expected[0])[1:] if expected else ():
         values = [row[name] for row in expected]
         nulls = [row for row in expected if row[name] is None]
-        assert by_id(txn.scan("t", where=f'"{name}" is null').to_pylist()) == nulls
+        assert by_id(txn.scan(table, where=f'"{name}" is null').to_pylist()) == nulls
         wanted = next((value for value in values if value is not None), None)
         if wanted is not None:
-            found = txn.scan("t", where=f'"{name}" = ?', params=[wanted]).to_pylist()
+            found = txn.scan(table, where=f'"{name}" = ?', params=[wanted]).to_pylist()
             assert by_id(found) == [row for row in expected if row[name] == wanted]
 
 

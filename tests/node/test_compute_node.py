@@ -152,6 +152,43 @@ def test_conflicts_over_names_surface_at_once(owner: hc.Database, node: hc.Datab
     assert owner.tables() == ["t", "u", "w", "x"]
 
 
+def test_tables_are_renamed_from_everywhere(owner: hc.Database, node: hc.Database) -> None:
+    before = node.visible_ts
+    node.rename_table("t", "s")
+    for db in (owner, node):
+        assert db.tables() == ["s"]
+        assert len(rows_of(db, "s")) == ROWS
+        with db.begin(at=before) as past:
+            assert past.tables() == ["t"]
+    slow = node.begin()
+    slow.update("s", 1, {"v": 7})
+    with owner.begin() as txn:  # a swap that the other one follows
+        txn.create_table("u", {"id": int}, primary_key="id")
+    with owner.begin() as txn:
+        txn.rename_table("s", "x")
+        txn.rename_table("u", "s")
+        txn.rename_table("x", "u")
+    with pytest.raises(hc.ConflictError):
+        slow.commit()
+    assert len(rows_of(node, "u")) == ROWS
+    assert node.table("s").schema.names == ["id"]
+    one, two = owner.begin(), node.begin()
+    one.rename_table("u", "v")
+    with pytest.raises(hc.ConflictError):
+        two.rename_table("u", "w")
+    with pytest.raises(hc.ConflictError):
+        two.create_table("v", {"a": int})
+    one.commit()
+    two.rollback()
+    with node.begin() as both, pytest.raises(hc.AlreadyExistsError):
+        both.rename_table("v", "s")
+    with node.begin() as gone:
+        gone.rename_table("s", "t")
+        gone.drop_table("t")
+    assert owner.tables() == node.tables() == ["v"]
+    node.rename_table("v", "t")
+
+
 def test_serializable_reads_are_checked_by_the_owner(owner: hc.Database, node: hc.Database) -> None:
     for read in (
         lambda txn: txn.get("t", 2),

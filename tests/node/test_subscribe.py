@@ -197,6 +197,25 @@ def test_a_table_that_is_dropped_ends_it(owner: hc.Database, handle: hc.Database
             feed.read(LONG_S)
 
 
+def test_a_table_that_is_renamed_goes_on_under_its_new_name(
+    owner: hc.Database, handle: hc.Database
+) -> None:
+    with handle.subscribe("t") as feed:
+        first = _insert(owner, 1)
+        owner.rename_table("t", "u")
+        owner.create_table("t", {"id": int, "v": int}, primary_key="id")
+        _insert(owner, 9)
+        with owner.begin() as txn:
+            txn.insert("u", {"id": 2, "v": 2})
+        found = [_next(feed), _next(feed)]
+        assert [one.commit_ts for one in found] == [first, txn.commit_ts]
+        assert [one.messages[0].table for one in found] in (["t", "u"], ["u", "u"])
+        owner.drop_table("u")
+        with pytest.raises(hc.NotFoundError):
+            feed.read(LONG_S)
+    owner.drop_table("t")
+
+
 def test_who_is_too_far_behind_begins_with_a_checkpoint(tmp_path: Path) -> None:
     with hc.open(tmp_path / "db", options=SMALL_LOG) as db:
         db.create_table("t", {"id": int, "v": str}, "id")
@@ -242,7 +261,7 @@ def test_a_gap_is_an_error_and_what_comes_twice_is_dropped() -> None:
         with pytest.raises(hc.CorruptionError, match="gap"):
             feed.read(LONG_S)
         assert opened == [None, 8]
-        assert feed._pump.end == 9
+        assert feed.pump.end == 9
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,36 @@ def _count(process: subprocess.Popen[str]) -> int:
     process.stdin.write("\n")
     process.stdin.flush()
     return int(_line(process))
+
+
+def _open_in(root: Path) -> list[str]:
+    """What this process has open of a database."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that lists them
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(str(root))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_closed_database_has_nothing_open(root: Path, read_only: bool) -> None:
+    hc.open(root).close()
+    db = hc.open(root)
+    db.create_table("t", {"id": int}, primary_key="id")
+    _insert(db, 1)
+    db.flush()
+    if read_only:
+        db.close()
+        db = hc.open(root, read_only=True)
+    else:
+        next(db.subscribe("t", since=0))  # dropped at once
+    assert db.sql("select id from t").num_rows == 1
+    rest = db.sql("select id from t", stream=True)
+    assert _open_in(root)
+    db.close()
+    assert rest.read_all().num_rows == 1
+    del rest
+    assert not _open_in(root)
+    assert "closed" in repr(db)
+    db.close()

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 import halocline as hc
 from halocline import spark as hs
-from halocline.errors import DuplicateKeyError, SchemaError, UsageError
+from halocline.errors import DuplicateKeyError, NotFoundError, SchemaError, UsageError
 from pyspark_halocline import feed
 from pyspark_halocline.source import DefaultSource
 
@@ -52,6 +52,35 @@ def test_frames_show_every_version_in_one_shape(spark: Any, tmp_path: Path) -> N
         assert again[0]["d"] == datetime(2024, 1, 1)
         source = spark.read.format("halocline").option("path", db.path).option("table", "t").load()
         assert sorted(row["id"] for row in source.where("b = 20").collect()) == [2]
+        hs.release(spark)
+        assert db.check() == []
+
+
+def test_a_table_that_was_renamed(spark: Any, tmp_path: Path) -> None:
+    with hc.open(tmp_path / "db") as db:
+        db.create_table("t", {"id": int, "a": int}, primary_key="id")
+        db.run(lambda txn: txn.insert("t", {"id": 1, "a": 1}))
+        db.flush("t")
+        before = db.visible_ts
+        frame = hs.table(spark, db, "t")
+        db.rename_table("t", "s")
+        db.create_table("t", {"id": int}, primary_key="id")
+        assert [row["id"] for row in frame.collect()] == [1]
+        hs.load(spark.createDataFrame([(1, 10), (2, 20)], "id long, a long"), db, "s", "upsert")
+        found = hs.table(spark, db, "s").orderBy("id").collect()
+        assert [tuple(row) for row in found] == [(1, 10), (2, 20)]
+        assert [row["a"] for row in hs.table(spark, db, "t", at=before).collect()] == [1]
+        assert hs.table(spark, db, "t").columns == ["id"]
+        with pytest.raises(NotFoundError):
+            hs.table(spark, db, "s", at=before)
+        source = DefaultSource({"path": db.path, "table": "s", "changes": "true"})
+        reader = source.streamReader(source.schema())
+        start = reader.initialOffset()
+        db.rename_table("s", "r")
+        db.run(lambda txn: txn.insert("r", {"id": 3, "a": 3}))
+        with pytest.raises(NotFoundError, match="renamed to 'r'"):
+            reader.latestOffset(start, ReadAllAvailable())
+        reader.stop()
         hs.release(spark)
         assert db.check() == []
 

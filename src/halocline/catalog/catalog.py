@@ -46,6 +46,7 @@ class Catalog:
         self.floor = 0
         self.abandoned: deque[Changes] = deque()
         self.next_table_id = 1
+        self._places = 0
         self._by_id: dict[int, TableEntry] = {}
         self._view: tuple[int, dict[str, TableEntry]] = (0, {})
         # A plain attribute beside the tuple, because every commit asks for it.
@@ -90,12 +91,16 @@ class Catalog:
         """
         with self.lock:
             self.floor = max(self.floor, floor)
-            gone = self.versions.compact(self.floor, pinned)
-            for entry in gone:
-                del self._by_id[entry.id]
-        return sorted(gone, key=lambda entry: entry.id)
+            ended = {entry.id for entry in self.versions.compact(self.floor, pinned)}
+            # Of a table that was renamed only a name has ended.
+            gone = [id for id in sorted(ended) if self._by_id[id].dropped_at <= self.floor]
+            return [self._by_id.pop(id) for id in gone]
 
     # For the other files of this room; callers hold the lock.
+
+    def all_tables(self) -> list[TableEntry]:
+        """The newest state of every table, dropped ones included, in no order."""
+        return list(self._by_id.values())
 
     def publish(self, changed: Sequence[TableEntry], commit_ts: int) -> None:
         """Make what a commit changed the newest state."""
@@ -105,12 +110,13 @@ class Catalog:
         names = self._view[1].copy()  # 9 us for 1,000 tables; DDL is rare, lookups are not.
         # What ends goes first: in a replace the same name begins again.
         for entry in sorted(changed, key=lambda entry: entry.dropped_at):
+            before = self._by_id.get(entry.id, entry)
             self._by_id[entry.id] = entry
-            for name in (entry.name, name_key(entry.name)):
-                if entry.dropped_at == NEVER:
-                    names[name] = entry
-                else:
-                    names.pop(name, None)
+            for name in (before.name, name_key(before.name)):
+                if name in names and names[name].id == entry.id:
+                    del names[name]
+            if entry.dropped_at == NEVER:
+                names[entry.name] = names[name_key(entry.name)] = entry
         self._view = (commit_ts, names)
         self.last_ddl_ts = commit_ts
 
@@ -119,6 +125,11 @@ class Catalog:
         taken = self.next_table_id
         self.next_table_id = taken + 1
         return taken
+
+    def take_place(self) -> int:
+        """Behind what was altered before, here or in another transaction."""
+        self._places += 1
+        return self._places
 
     def note_id(self, used: int) -> None:
         """Replay has met this table id: never issue it again."""

@@ -1,8 +1,8 @@
 """A catalog sub-transaction: the DDL of one engine transaction.
 
-    txn/ --create, alter, drop--> CatalogTxn --insert, update, delete--> Changes (tables.py)
-                                           |
-                                           '--nodes()--> commit record --log--> replay.py
+    txn/ --create, alter, rename, drop--> CatalogTxn --insert, update ...--> Changes (tables.py)
+                                              |
+                                              '--nodes()--> commit record --log--> replay.py
 
 DDL is DML on the catalog's own map. The engine opens a sub-transaction with its first DDL, asks
 it for names from then on (own changes are visible, reads are recorded), and carries it through its
@@ -13,8 +13,8 @@ wait for `prepare`, which gives the changes up when it fails.
 
 Invariants
 - A command that fails leaves no trace but its reads; the transaction can go on without it.
-- `nodes` holds the net effect in command order: a table that was created and dropped here leaves no
-  node.
+- `nodes` holds the net effect in command order, drops first: a table that was created and dropped
+  here leaves no node, one that was altered and dropped only the drop.
 - A command is encoded when it is given, never under the engine's commit lock.
 """
 
@@ -45,6 +45,7 @@ from halocline.catalog.nodes import (
     DropTableNode,
     encode,
     plain,
+    renamed_entry,
     table_entry,
 )
 from halocline.catalog.tables import Changes
@@ -78,6 +79,7 @@ class TableDdl(Protocol):
         self, name: str, schema: Schema, *, layout: str, options: Mapping[str, Any]
     ) -> TableEntry: ...
     def alter_table(self, entry: TableEntry, schema: Schema) -> TableEntry: ...
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry: ...
     def drop_table(self, name: str) -> TableEntry: ...
     def create_index(
         self, name: str, table: str, kind: int, columns: Sequence[str]
@@ -141,13 +143,30 @@ class CatalogTxn:
             node = AlterTableNode(
                 table_id=entry.id, name=entry.name, schema=schema.to_wire(), change=change
             )
-            altered = changes.update(entry.with_schema(schema, change))
+            place = self._catalog.take_place()
+            altered = changes.update(entry.with_schema(schema, change, place=place))
             self._commands = [*self._commands, _Command(entry.id, *encode(node))]
         return altered
 
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry:
+        """Give a table another name, visible here at once."""
+        check_name("table", name)
+        with self._changing() as changes:
+            renamed = renamed_entry(entry, name, self._catalog.take_place())
+            node = AlterTableNode(
+                table_id=entry.id,
+                name=entry.name,
+                schema=renamed.schema.to_wire(),
+                change=renamed.altered[-1].change,
+                new_name=name,
+            )
+            changes.rename(entry, renamed)
+            self._commands = [*self._commands, _Command(entry.id, *encode(node))]
+        return renamed
+
     @property
     def altered(self) -> Collection[int]:
-        """Ids of the tables that are altered here."""
+        """Ids of the tables that are altered or renamed here."""
         return {one.table_id for one in self._commands if one.node_type == DDL_UT}
 
     def drop_table(self, name: str) -> TableEntry:
@@ -157,8 +176,9 @@ class CatalogTxn:
             rest = [command for command in self._commands if command.table_id != entry.id]
             gone = [one for one in self._commands if one.table_id == entry.id]
             if all(one.node_type != DDL_CT for one in gone):
-                node = DropTableNode(table_id=entry.id, name=entry.name)
-                rest.append(_Command(entry.id, *encode(node)))
+                node = DropTableNode(table_id=entry.id, name=entry.committed_name)
+                # First of all: its name may have been given to another table meanwhile.
+                rest.insert(0, _Command(entry.id, *encode(node)))
             # Else it was created here: ids are never reused.
             self._commands = rest
         return entry

@@ -39,11 +39,14 @@ ObjectKind = Literal["data", "tombstone", "index", "checkpoint"]
 
 
 class SchemaVersion(NamedTuple):
-    """A schema that a table has or had, since when, and what changed with it."""
+    """A schema and a name that a table has or had, since when, and what changed with them."""
 
     schema: Schema
+    name: str
     commit_ts: int = NEVER
     change: str = ""
+    place: int = 0
+    """Tells the order in which one commit altered tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,15 @@ class TableEntry:
     """Those that the table has, in the order in which they were created."""
 
     def stamped(self, created_at: int, ended_at: int, altered_at: int = NEVER) -> TableEntry:
-        """A copy of the entry with the commits that made, altered and ended it."""
+        """The entry with the commits that made, altered and ended it.
+
+        When it was made is settled once: a table that is renamed keeps that.
+        """
+        if self.created_at != NEVER:
+            created_at = self.created_at
+        known = not self.altered or self.altered[-1].commit_ts != NEVER
+        if known and (self.created_at, self.dropped_at) == (created_at, ended_at):
+            return self  # one of the many that the newest commit did not change
         altered = [
             one._replace(commit_ts=altered_at) if one.commit_ts == NEVER else one
             for one in self.altered
@@ -82,20 +93,28 @@ class TableEntry:
             indexes=indexes,
         )
 
-    def with_schema(self, schema: Schema, change: str) -> TableEntry:
-        """The entry of the altered table, not yet committed."""
+    def with_schema(
+        self, schema: Schema, change: str, name: str = "", place: int = 0
+    ) -> TableEntry:
+        """The entry of the altered table, under its name or another, not yet committed."""
         assert schema.version == self.schema.version + 1, "versions follow one another"
-        altered = self.altered or (SchemaVersion(self.schema, self.created_at),)
+        next_version = SchemaVersion(schema, name or self.name, change=change, place=place)
         return replace(
             self,
+            name=next_version.name,
             schema=schema,
             next_column_id=ColumnId(schema.last_id + 1),
-            altered=(*altered, SchemaVersion(schema, change=change)),
+            altered=(*self.versions(), next_version),
         )
 
     def versions(self) -> tuple[SchemaVersion, ...]:
         """Every schema that the table has had, the newest last."""
-        return self.altered or (SchemaVersion(self.schema, self.created_at),)
+        return self.altered or (SchemaVersion(self.schema, self.name, self.created_at),)
+
+    @property
+    def committed_name(self) -> str:
+        """The name that others know, when a transaction has given it another."""
+        return next(one.name for one in reversed(self.versions()) if one.commit_ts != NEVER)
 
     def schema_at(self, version: int) -> Schema | None:
         """The schema of a version, None when there is none."""

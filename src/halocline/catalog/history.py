@@ -10,7 +10,7 @@ dropped it. What `compact` has hard-deleted is
 gone for good; of the rest every timestamp at or above the floor sees what it saw before.
 
 Nodes of one commit are put into an order in which each finds what it needs: what ends comes before
-what begins under the same name.
+what begins under the same name, and tables are renamed in the order of the commands.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def capture(catalog: Catalog) -> History:
     """Everything that has committed. Caller holds the commit lock; takes 0.4 us for a table."""
     with catalog.lock:
         return History(
-            catalog.versions.newest(),
+            catalog.all_tables(),
             catalog.next_table_id,
             catalog.last_ddl_ts,
             catalog.floor,
@@ -61,35 +61,46 @@ def definitions(history: History) -> list[Definition]:
         first, *later = table.versions()
         created = CreateTableNode(
             table_id=table.id,
-            name=table.name,
+            name=first.name,
             schema=first.schema.to_wire(),
             layout=table.layout,
             options=dict(table.options),
             next_column_id=first.schema.last_id + 1 if later else table.next_column_id,
         )
-        found.append((table.created_at, 2, table.id, 0, encode(created)))
-        for schema, ts, change in later:
+        found.append((table.created_at, 2, 0, table.id, encode(created)))
+        name = first.name
+        for one in later:
+            if one.commit_ts == table.dropped_at:
+                break  # altered and dropped by one commit: nobody has seen it
             altered = AlterTableNode(
-                table_id=table.id, name=table.name, schema=schema.to_wire(), change=change
+                table_id=table.id,
+                name=name,
+                schema=one.schema.to_wire(),
+                change=one.change,
+                new_name=one.name if one.name != name else "",
             )
-            # Before a drop in the same commit: it may be one of a table that is made anew there.
-            found.append((ts, 0, table.id, schema.version, encode(altered)))
+            found.append((one.commit_ts, 1, one.place, table.id, encode(altered)))
+            name = one.name
         if table.dropped_at != NEVER:
-            dropped = DropTableNode(table_id=table.id, name=table.name)
-            found.append((table.dropped_at, 1, table.id, 0, encode(dropped)))
+            dropped = DropTableNode(table_id=table.id, name=name)
+            found.append((table.dropped_at, 0, 0, table.id, encode(dropped)))
         else:
             found += [
-                (one.created_at, 3, table.id, one.id, _index(table, one)) for one in table.indexes
+                (one.created_at, 3, one.id, table.id, _index(table, one)) for one in table.indexes
             ]
     return [(ts, *node) for ts, _, _, _, node in sorted(found)]
 
 
 def _index(table: TableEntry, index: IndexEntry) -> tuple[int, bytes]:
-    """The node of an index; one that was dropped has none, as no snapshot needs its definition."""
+    """The node of an index; one that was dropped has none, as no snapshot needs its definition.
+
+    It names the table as it was called then.
+    """
+    names = [one.name for one in table.versions() if one.commit_ts <= index.created_at]
     return encode(
         CreateIndexNode(
             table_id=table.id,
-            name=table.name,
+            name=names[-1],
             index_id=index.id,
             index_type=index.kind,
             columns=list(index.columns),

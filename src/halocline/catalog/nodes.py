@@ -1,7 +1,7 @@
 """DDL in the log: five nodes, each with a body (log/record.py) that is a map.
 
     DDL_CT  create table   table_id, name, schema, layout, options, next_column_id
-    DDL_UT  alter table    table_id, name, schema, change
+    DDL_UT  alter table    table_id, name, schema, change, new_name
     DDL_DT  drop table     table_id, name
     DDL_CI  create index   table_id, name (of the table), index_id, index_type, columns, desc
     DDL_DI  drop index     table_id, name (of the table), index_id
@@ -22,6 +22,7 @@ Not here: the frame around a node (log/record.py), the schema's own wire form (s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -70,6 +71,8 @@ class AlterTableNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: str
     schema: dict[str, Any]
     change: str
+    new_name: str = ""
+    """Empty: the table keeps its name."""
 
 
 class CreateIndexNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,6 +141,8 @@ def decode(node_type: int, payload: Buffer) -> DdlNode:
     node = decode_body(payload, fields)
     try:
         check_name("stored", node.name)
+        if isinstance(node, AlterTableNode) and node.new_name:
+            check_name("stored", node.new_name)
         if isinstance(node, CreateIndexNode):
             check_name("stored", node.desc)
     except UsageError as error:
@@ -155,3 +160,9 @@ def table_entry(node: CreateTableNode, schema: Schema) -> TableEntry:
         options=MappingProxyType(node.options),
         next_column_id=ColumnId(node.next_column_id),
     )
+
+
+def renamed_entry(entry: TableEntry, name: str, place: int = 0) -> TableEntry:
+    """The entry of a table under another name: the next version of its schema, column by column."""
+    schema = replace(entry.schema, version=entry.schema.version + 1)
+    return entry.with_schema(schema, f"rename table {entry.name} to {name}", name, place)

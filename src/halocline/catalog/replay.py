@@ -39,7 +39,7 @@ def replay(catalog: Catalog, node_type: int, payload: Buffer, commit_ts: int) ->
             if isinstance(node, nodes.CreateTableNode):
                 _create(catalog, changes, node)
             elif isinstance(node, nodes.AlterTableNode):
-                _alter(changes, node)
+                _alter(catalog, changes, node)
             elif isinstance(node, nodes.CreateIndexNode):
                 _create_index(catalog, changes, node)
             elif isinstance(node, nodes.DropIndexNode):
@@ -68,13 +68,17 @@ def _create(catalog: Catalog, changes: Changes, node: nodes.CreateTableNode) -> 
     changes.insert(nodes.table_entry(node, schema))
 
 
-def _alter(changes: Changes, node: nodes.AlterTableNode) -> None:
+def _alter(catalog: Catalog, changes: Changes, node: nodes.AlterTableNode) -> None:
     schema, entry = _schema(node), changes.find(node.name)
     if entry is None or entry.id != node.table_id:
         raise CorruptionError("log", f"{node.name!r} is altered, and is not table {node.table_id}")
     if not follows(entry.schema, schema):
         raise CorruptionError("log", f"{node.name!r}: version {schema.version} does not follow")
-    changes.update(entry.with_schema(schema, node.change))
+    altered = entry.with_schema(schema, node.change, node.new_name, catalog.take_place())
+    if node.new_name:
+        changes.rename(entry, altered)
+    else:
+        changes.update(altered)
 
 
 def _schema(node: nodes.CreateTableNode | nodes.AlterTableNode) -> Schema:

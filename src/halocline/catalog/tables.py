@@ -15,6 +15,7 @@ its own changes. What each operation meets, in the order in which it asks:
     update pending elsewhere  --                add the version   Conflict          the old entry
     changed since I began     Conflict*         Conflict*         Conflict*         the old entry
 
+A rename is a delete of the old name, which conflicts like an update, and an insert of the new one.
 An insert of a name that is not in its view still conflicts if another transaction is creating it,
 or has created or dropped it since (*: with the winner's timestamp). A delete beside a pending
 update adds its version; both have read the table, so `prepare` lets only the first of them commit.
@@ -59,11 +60,6 @@ class TableMap:
         found = (visible(one, ts, NOBODY) for one in list(self._index.values()))
         return [generation.read(ts, NOBODY) for generation in found if generation is not None]
 
-    def newest(self) -> list[TableEntry]:
-        """The newest committed entry of every generation, ended ones included, in no order."""
-        found = [generation for one in list(self._index.values()) for generation in one]
-        return [one.read(NEVER - 1, NOBODY) for one in found if one.created_at < NEVER]
-
     def name_keys(self) -> list[str]:
         """Every name key that has a generation."""
         return list(self._index)
@@ -87,9 +83,9 @@ class TableMap:
             self._index.pop(key, None)
 
     def compact(self, floor: int, pinned: Collection[int] = ()) -> list[TableEntry]:
-        """Prune chains and hard-delete the tables that ended at or before the floor.
+        """Prune chains and forget the generations that ended at or before the floor.
 
-        Tables whose ids are pinned stay, soft-deleted. Returns the deleted ones.
+        Those of tables whose ids are pinned stay. Returns the last entry of each that is gone.
         """
         gone: list[TableEntry] = []
         for key, generations in list(self._index.items()):
@@ -163,6 +159,14 @@ class Changes:
         self._change(entry.name, generation, entry)
         return entry
 
+    def rename(self, entry: TableEntry, renamed: TableEntry) -> TableEntry:
+        """Give a table another name: its generation ends here, another begins there."""
+        generation = self._writable(entry.name)
+        if generation.rivals(self):
+            raise _conflict(entry.name, "is being changed by another transaction")
+        self._change(entry.name, generation, None)
+        return self.insert(renamed)
+
     def find(self, name: str) -> TableEntry | None:
         """The entry that the transaction sees under that name."""
         found = visible(self._tables.generations(self._read(name)), self.start_ts, self)
@@ -234,10 +238,11 @@ class Changes:
         if generation is None:
             raise NotFoundError("table", name)
         if any(version.entry is None for version in generation.rivals(self)):
-            raise _conflict(name, "is being dropped by another transaction")
+            raise _conflict(name, "is being dropped or renamed by another transaction")
         if generation.changed_at() > self.start_ts:
-            what = "changed" if generation.deleted_at == NEVER else "dropped"
-            reason = f"was {what} since the transaction began"
+            reason = "was changed since the transaction began"
+            if generation.deleted_at != NEVER:
+                reason = "was dropped since the transaction began, or renamed"
             raise _conflict(name, reason, generation.changed_at())
         return generation
 

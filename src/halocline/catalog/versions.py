@@ -5,7 +5,8 @@
                                       |
                                       chain: (delete 4)      made by the first change
 
-A name that is created, dropped and created again has one generation each time. A generation begins
+A name that is created, dropped and created again has one generation each time; a table that is
+renamed ends one here and begins one under its new name. A generation begins
 without a chain; each later change adds a version to it: an update with the new entry (a table whose
 schema changes), or a delete. Whatever has not committed yet carries its transaction as owner and
 NEVER as timestamp, so for everybody else it lies in the future and needs no further test.
@@ -94,7 +95,8 @@ class Generation:
             if version.entry is not None:
                 stamps = (self.created_at, self.deleted_at, version.commit_ts)
                 version.entry = version.entry.stamped(*stamps)
-        self.entry = self.entry.stamped(self.created_at, self.deleted_at)
+        # A table that was renamed begins a generation with a version that has just committed.
+        self.entry = self.entry.stamped(self.created_at, self.deleted_at, self.created_at)
 
     def prune(self, floor: int) -> None:
         """Forget the versions that no snapshot at or above the floor can tell apart."""

@@ -135,7 +135,7 @@ class ComputeNode:
             if self._spill:
                 steps.callback(shutil.rmtree, self._spill, ignore_errors=True)
             close_objects(steps, self._setting)
-            steps.callback(self.replica.pins.close)
+            steps.callback(self.replica.close)
             steps.callback(self.link.close)
             steps.callback(self._setting.duck.close)
 

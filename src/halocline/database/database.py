@@ -51,7 +51,7 @@ from halocline.errors import (
 from halocline.mover import Moved
 from halocline.node import Link, Local, LockHeldError, NearRoute, Server
 from halocline.node.streams import Stream
-from halocline.node.subscription import Subscription
+from halocline.node.subscription import Pump, Subscription
 from halocline.node.wire import Command, CommandName, Subscribe
 from halocline.options import MIB, Durability, Options, parse_duration, parse_size
 from halocline.read.changes import read_changes
@@ -96,7 +96,7 @@ class Database:
         self.read_only = read_only
         self._retention_us = None if retention is None else int(parse_duration(retention) * 1e6)
         """The retention time that this opening has named, until the database knows it."""
-        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
         self._half_closed = False
         """Closing was broken off: what it left is done by the next call."""
         options = options or Options()
@@ -267,6 +267,16 @@ class Database:
         with self.begin() as txn:
             txn.alter_table(name, **changes)
 
+    def rename_table(self, name: str, new_name: str) -> None:
+        """Give a table another name in a transaction of its own.
+
+        No row is touched. `at=` before the commit finds the table under the old name only, which
+        is free for another table from then on. A transaction that has written the table and is
+        still open gets ConflictError; `run` runs it again.
+        """
+        with self.begin() as txn:
+            txn.rename_table(name, new_name)
+
     def drop_table(self, name: str, if_exists: bool = False) -> None:
         """Drop a table in a transaction of its own."""
         with self.begin() as txn:
@@ -356,7 +366,7 @@ class Database:
                 role.refresh()
                 _check_floor(role, start)
                 before = role.core.catalog.table(table, start)
-                if before is not None and before.id != state.table_id:
+                if before and before.id != state.table_id and state.created_at > start:
                     raise UsageError(
                         f"table {table!r} was dropped and created again at {state.created_at}: "
                         f"read the table at {state.created_at} and its changes since then"
@@ -371,6 +381,8 @@ class Database:
         if table is not None and not isinstance(table, str):
             raise UsageError(f"a subscription names a table, or none, not {table!r}")
         start = None if since is None else self._resolve(since)
+        with self._begin_reading() as txn:
+            table_id = None if table is None else txn.state_of(table).table_id
         ref = weakref.ref(self)
 
         def open_stream(since: int | None) -> Stream | None:
@@ -378,10 +390,10 @@ class Database:
             found = ref()
             if found is None or found.core.closed:
                 return None
-            return found._role.stream(Subscribe(since, table))
+            return found._role.stream(Subscribe(since, table_id))
 
         subscription = Subscription(open_stream, start)
-        self._subscriptions.add(subscription)  # it ends when the database is closed
+        self._pumps.add(subscription.pump)  # it ends when the database is closed
         return subscription
 
     def serve(
@@ -594,14 +606,15 @@ class Database:
         if role.core.closed:
             if self._half_closed:
                 role.let_go()
+                self._close_folder()
             return
         why = f"the database {self.path} is closed"
         try:
             role.stop_serving()
             role.core.close(why)
             _OPEN.discard(self)
-            for subscription in list(self._subscriptions):
-                subscription.close()
+            for pump in list(self._pumps):
+                pump.stop()
             role.leave()
         except BaseException:
             # Ctrl-C, or a disk that fails. What was acknowledged is in the log, so what is in
@@ -611,6 +624,12 @@ class Database:
             _OPEN.discard(self)
             role.let_go()
             raise
+        finally:
+            self._close_folder()
+
+    def _close_folder(self) -> None:
+        if isinstance(self.files, LocalFiles):
+            self.files.close()  # a stream that is read on looks for it by its path
 
     def _forked(self) -> None:
         """In a forked child: the parent keeps the database, this handle is dead."""

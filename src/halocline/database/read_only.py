@@ -79,7 +79,7 @@ class ReadOnly:
             close_objects(steps, self._setting)
             if self.link is not None:
                 steps.callback(self.link.close)
-            steps.callback(self.replica.pins.close)
+            steps.callback(self.replica.close)
             steps.callback(self._setting.duck.close)
 
     def abandon(self) -> None:

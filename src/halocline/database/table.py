@@ -108,10 +108,10 @@ class Table:
             versions = state.newest.entry.versions()[1:]
             since, until = past.snapshot, txn.snapshot
         altered: dict[int, tuple[int, str]] = {}
-        for schema, ts, change in versions:
-            if since < ts <= until:  # several may be of one commit
+        for one in versions:
+            if since < (ts := one.commit_ts) <= until:  # several may be of one commit
                 before = altered[ts][1] + ", " if ts in altered else ""
-                altered[ts] = schema.version, before + change
+                altered[ts] = one.schema.version, before + one.change
         stamps = np.concatenate([events.stamps, np.fromiter(altered, np.int64, len(altered))])
         commits, places = np.unique(stamps, return_inverse=True)
         counts = {

@@ -51,6 +51,10 @@ class Line:
             self._waiting.append((order, thread, ticket))
             return ticket
 
+    def is_ours(self) -> bool:
+        """Does this thread lead? One that was woken to lead, and need not, has to leave, too."""
+        return self._leader == get_ident()
+
     def leave(self, reached: int) -> None:
         """Hand over to the first thread that still waits, and wake all that need not."""
         with self._mutex:

@@ -337,6 +337,7 @@ class Log:
     def _take_turns(self, order: int) -> None:
         """Lead or park until the order is reached. Can be begun again after `_resume`."""
         line = self._line
+        parked = False
         while order > self._reached:
             if self.failed is not None:
                 raise self.refusal("unknown")
@@ -346,6 +347,10 @@ class Log:
                 line.leave(self._reached)
             else:
                 ticket.acquire()
+                parked = True
+        if parked and line.is_ours():
+            # Async: an append reached the order between the hand-over and our waking.
+            line.leave(self._reached)
 
     def _lead(self) -> None:
         """Work for everybody whose entries are on the tape."""

@@ -286,6 +286,12 @@ class Dispatch:
                 if not follows(entry.schema, schema):
                     raise ConflictError("the table was altered by another transaction")
                 return [ddl.alter_table(entry, schema).id]
+            case "rename_table":
+                ddl = session.ddl(request.ddl)
+                entry = ddl.table(request.name)
+                if entry is None:
+                    raise ConflictError("the table was dropped by another transaction")
+                return [ddl.rename_table(entry, request.new_name).id]
             case "drop_table":
                 return [session.ddl(request.ddl).drop_table(request.name).id]
             case "create_index":

@@ -82,13 +82,16 @@ def from_wire(failed: Failed, schema_of: SchemaOf) -> HaloclineError:
         return UnavailableError(f"the owner failed: {text}", outcome="unknown")
 
 
+_DEFINING: Final = ("create_table", "rename_table", "drop_table", "create_index", "drop_index")
+
+
 def lost_answer(request: Request) -> HaloclineError | None:
     """The error when nobody knows whether a request was heard, and it must not be sent twice.
 
     A second time it would meet itself: a name that is taken, or gone. None: send it again. A Commit
     is for the link to decide.
     """
-    if isinstance(request, CallCatalog) and request.call in ("create_table", "drop_table"):
+    if isinstance(request, CallCatalog) and request.call in _DEFINING:
         return ConflictError("the owner was lost while the transaction defined a table")
     if isinstance(request, Command) and request.name in ("snapshot", "drop_snapshot"):
         reason = f"the owner was lost while it worked: {request.name} {request.argument!r}"

@@ -33,6 +33,7 @@ from halocline.errors import (
     UnavailableError,
     UsageError,
 )
+from halocline.ids import NEVER
 from halocline.log import Follower, Place
 from halocline.log.follow import LogGone
 from halocline.log.names import LOG_DIRECTORY
@@ -118,7 +119,6 @@ class Feed:
         self._log = core.own.log
         self._database = self._log.uuid.hex()
         self._clock = SystemClock()
-        self._table = request.table
         self._table_id = None if request.table is None else _table_id(core, request.table)
         place, self._end = _start(core, request.since)
         self._told = self._end
@@ -229,10 +229,8 @@ class Feed:
         return self._hub.encoded.of(record, self._table_id, core, self._database)
 
     def _check_table(self, core: Core) -> None:
-        if self._table is not None:
-            entry = core.catalog.table(self._table, core.engine.last_ts)
-            if entry is None or entry.id != self._table_id:
-                raise NotFoundError("table", self._table)
+        if self._table_id is not None:
+            _table_id(core, self._table_id)
 
     def _find_page(self, owner: Served) -> None:
         """UnavailableError when there is no published position, and nobody brings it back."""
@@ -298,10 +296,14 @@ def _bytes(messages: list[bytes]) -> int:
     return sum(map(len, messages))
 
 
-def _table_id(core: Core, table: str) -> int:
-    entry = core.catalog.table(table, core.engine.last_ts)
-    if entry is None:
-        raise NotFoundError("table", table)
+def _table_id(core: Core, table: str | int) -> int:
+    """The id of a table that is there; it may have another name by now than it was asked for."""
+    if isinstance(table, str):
+        entry = core.catalog.table(table, core.engine.last_ts)
+    else:
+        entry = core.catalog.table_by_id(table)
+    if entry is None or entry.dropped_at != NEVER:
+        raise NotFoundError("table", entry.name if entry else str(table))
     return entry.id
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from halocline.catalog import IndexEntry, TableEntry, nodes
 from halocline.catalog.ddl import IndexedTable
 from halocline.catalog.indexes import with_index, without_index
+from halocline.catalog.names import check_name
 from halocline.clock import SystemClock
 from halocline.errors import ConflictError, HaloclineError
 from halocline.node import wire
@@ -242,6 +243,14 @@ class RemoteDdl:
         self.altered.add(entry.id)
         return altered
 
+    def rename_table(self, entry: TableEntry, name: str) -> TableEntry:
+        """Give a table another name."""
+        check_name("table", name)
+        self._call("rename_table", entry.name, new_name=name)
+        renamed = self._made[entry.id] = nodes.renamed_entry(entry, name)
+        self.altered.add(entry.id)
+        return renamed
+
     def drop_table(self, name: str) -> TableEntry:
         """End the table of that name."""
         entry = self._entry(*self._call("drop_table", name))
@@ -291,8 +300,8 @@ class RemoteDdl:
             self.settle()
             self._remote.lapsed.append(self.number)
 
-    def _call(self, call: wire.CatalogCall, *arguments: Any) -> list[int]:
-        request = wire.CallCatalog(call, self.number, *arguments)
+    def _call(self, call: wire.CatalogCall, *arguments: Any, **named: Any) -> list[int]:
+        request = wire.CallCatalog(call, self.number, *arguments, **named)
         found: list[int] = self._remote.link.ask(request, list[int])
         return found
 

@@ -64,7 +64,7 @@ class Replica:
         self._files = files
         self._path = path
         self.pins = pins
-        """What this process reads; whoever made the replica closes them."""
+        """What this process reads."""
         self._options = options
         self._clock = clock
         self._shelf = shelf
@@ -131,6 +131,12 @@ class Replica:
         except OSError as error:
             text = f"{self._path} cannot be read or opened: {error}"
             raise UnavailableError(text) from error
+
+    def close(self) -> None:
+        """Let go of the log and of the pins. Whoever made the replica does so."""
+        with self._lock:
+            self._follower.close()
+        self.pins.close()
 
     def _fold(self) -> None:
         if self._look is not None:

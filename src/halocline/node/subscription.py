@@ -90,12 +90,12 @@ class Subscription:
     """An iterator over commits. For one thread at a time, but for `close`."""
 
     def __init__(self, open_stream: OpenStream, since: int | None) -> None:
-        self._pump = pump = Pump(open_stream, since)
+        self.pump = pump = Pump(open_stream, since)
+        """Its thread keeps it, also when the subscription has been dropped."""
         self._ready: deque[Delivery] = deque()
         self._end = 0
         weakref.finalize(self, pump.close)
-        self._thread = Thread(target=pump.run, name="halocline-subscription", daemon=True)
-        self._thread.start()
+        pump.thread.start()
         while pump.end is None and not (pump.error or pump.closed):
             pump.full.wait(LOOK_S)
         if pump.error is not None:
@@ -107,7 +107,7 @@ class Subscription:
 
     def read(self, timeout: float | None = None) -> Delivery | None:
         """The next commit; None when none came in so many seconds, or it has been closed."""
-        pump, clock = self._pump, self._pump.clock
+        pump, clock = self.pump, self.pump.clock
         until = None if timeout is None else clock.monotonic() + timeout
         while not self._ready:
             part = pump.take()
@@ -115,7 +115,7 @@ class Subscription:
                 self._unpack(part)
             elif pump.error is not None and not pump.closed:
                 raise pump.error
-            elif pump.closed or not self._thread.is_alive():  # a fork has left it with the parent
+            elif pump.closed or not pump.thread.is_alive():  # a fork has left it with the parent
                 return None
             else:
                 left = LOOK_S if until is None else min(LOOK_S, until - clock.monotonic())
@@ -138,8 +138,7 @@ class Subscription:
 
     def close(self) -> None:
         """End it; a `read` that waits returns None. Twice is fine."""
-        self._pump.close()
-        self._thread.join(LOOK_S)
+        self.pump.stop()
 
     def __enter__(self) -> Subscription:
         return self
@@ -181,6 +180,7 @@ class Pump:
         self._since = since
         self._stream: Stream | None = None
         self._slot: deque[_Part] = deque()
+        self.thread = Thread(target=self.run, name="halocline-subscription", daemon=True)
         self._heard = self.clock.monotonic()
         self._well = self._heard
         """When a stream last said more than that it is there."""
@@ -218,6 +218,11 @@ class Pump:
             self._stream.stop()
         self._room.ring()
         self.full.ring()
+
+    def stop(self) -> None:
+        """As `close`, and wait until what the stream had open is closed."""
+        self.close()
+        self.thread.join(LOOK_S)
 
     def _follow(self) -> None:
         self._stream = stream = self._open(self._since if self.end is None else self.end)

@@ -210,6 +210,7 @@ CatalogCall = Literal[
     "tables",
     "create_table",
     "alter_table",
+    "rename_table",
     "drop_table",
     "create_index",
     "drop_index",
@@ -230,6 +231,8 @@ class CallCatalog(Request, frozen=True, tag="catalog"):
     """Of an index that is created."""
     kind: U63 = 0
     columns: tuple[Name, ...] = ()
+    new_name: Name = ""
+    """Of a table that is renamed."""
 
 
 class ReadFile(Request, frozen=True, tag="file"):
@@ -297,13 +300,13 @@ class PinSnapshot(Request, frozen=True, tag="pin"):
 class Subscribe(Request, frozen=True, tag="subscribe"):
     """Every commit after that timestamp, as messages, pushed as they come (push.py).
 
-    None: from now on. `table` narrows it to one. Answered with one Pushed after another, until
-    somebody hangs up or an error ends it.
+    None: from now on. `table` narrows it to one, by its name now or by its id. Answered with one
+    Pushed after another, until somebody hangs up or an error ends it.
     """
 
     for_readers = True
     since: U63 | None = None
-    table: Name | None = None
+    table: Name | U63 | None = None
 
 
 class ListCheckpoints(Request, frozen=True, tag="checkpoints"):

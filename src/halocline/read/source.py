@@ -9,8 +9,9 @@
         union all select columns from read_parquet([late files]) anti join ... where _commit_ts <= S
         union all select columns from memory                  L0 and rows of the transaction itself
 
-Files from before the table was altered are read by the names that they have, and a projection shows
-them in the shape of today.
+Files from before the table was altered are read by the ids of their columns, all versions in one
+scan. Where DuckDB would be wrong or fail so, they are read by the names that they have, one scan
+for each version, and a projection shows them in the shape of today.
 
 DuckDB opens the files itself, reads only the columns and row groups a query needs, and pushes
 filters through the union and the joins into each scan. It never sees a file whose digest has
@@ -37,13 +38,13 @@ import pyarrow as pa
 from halocline.catalog import ObjectEntry, SchemaVersion
 from halocline.errors import UnavailableError
 from halocline.objects import ObjectFile, Shelf
-from halocline.objects.columns import COMMIT_TS, ROWID
+from halocline.objects.columns import COMMIT_TS, HIDDEN, ROWID
 from halocline.objects.stats import VECTOR_ROWS
 from halocline.read.mask import JOIN, Mask, Words, split_dirty, words_of
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import scan_objects
 from halocline.schema.batches import Int64Array, widest
-from halocline.schema.evolve import KEPT
+from halocline.schema.evolve import KEPT, is_wider
 from halocline.schema.schema import Schema
 from halocline.schema.types import kind
 
@@ -161,15 +162,22 @@ class Source:
             is_new = stats.schema_version == self.schema.version
             likeness = (stats.schema_version, () if is_new else stats.extras)
             alike.setdefault(likeness, []).append(path)
+        older = [
+            (self.versions[one].schema, extras)
+            for one, extras in alike
+            if one != self.schema.version
+        ]
+        # A folder called "year=2024" must not become a column.
+        always = "hive_partitioning = false"
+        if all(may_go_by_id(*one, self.schema) for one in older):
+            paths = ", ".join(path for group in alike.values() for path in group)
+            ids = f"schema = {by_id(self.schema, hidden)}, " if older else ""
+            return f"read_parquet([{paths}], {ids}{always})"
         parts = []
-        for (version, extras), paths in alike.items():
-            # A folder called "year=2024" must not become a column.
-            text = f"read_parquet([{', '.join(paths)}], hive_partitioning = false)"
-            if len(alike) == 1 and version == self.schema.version:
-                return text
+        for (version, extras), group in alike.items():
             written = self.versions[version].schema
-            shown = [*projection(written, extras, self.schema), *hidden]
-            parts.append(f"select {', '.join(shown)} from {text}")
+            shown = ", ".join([*projection(written, extras, self.schema), *hidden])
+            parts.append(f"select {shown} from read_parquet([{', '.join(group)}], {always})")
         return f"({' union all '.join(parts)})"
 
 
@@ -227,6 +235,39 @@ def projection(written: Schema, extras: Sequence[int], shown: Schema) -> list[st
             text = f"try_cast({quote(name)} as {type_sql(column.type)})"
         found.append(f"{text} as {quote(column.name)}")
     return found
+
+
+def may_go_by_id(written: Schema, extras: Sequence[int], shown: Schema) -> bool:
+    """Can DuckDB itself show files of one version in another, by the ids of their columns?
+
+    It fails at a value that does not fit a narrower type, and fields of nested types have no ids.
+    """
+    types = {column.id: column.type for column in written.columns}
+    for column in shown.columns:
+        type = types.get(column.id)
+        if pa.types.is_nested(column.type) or (type is None and column.id in extras):
+            return False
+        if type not in (None, column.type) and not is_wider(type, column.type):
+            return False
+    return True
+
+
+def by_id(shown: Schema, hidden: Sequence[str]) -> str:
+    """The columns of a version and hidden ones by id, as read_parquet takes them.
+
+    What a file lacks is given as text, because all these values must have one type.
+    """
+    columns = [*shown.columns, *(HIDDEN[name] for name in hidden)]
+    fields = []
+    for column in columns:
+        absent = "null::varchar"
+        if column.absent:
+            absent = f"cast({constant_sql(column.absent.value, column.type)} as varchar)"
+        name, type = literal(column.name), literal(type_sql(column.type))
+        fields.append(f"{{name: {name}, type: {type}, default_value: {absent}}}")
+    # Two lists take DuckDB less time to read than pairs do: half a millisecond for six columns.
+    ids = ", ".join(str(int(column.id)) for column in columns)
+    return f"map([{ids}], [{', '.join(fields)}])"
 
 
 def type_sql(type: pa.DataType) -> str:

@@ -50,7 +50,7 @@ _HINTS = {
         "write with txn.insert, txn.upsert, txn.update, txn.delete, txn.truncate"
     ),
     ("CREATE", "DROP", "ALTER"): (
-        "db.create_table, db.alter_table and db.drop_table define and change tables"
+        "db.create_table, db.alter_table, db.rename_table and db.drop_table define tables"
     ),
     ("SHOW", "DESCRIBE", "SUMMARIZE"): "db.tables() and db.table(name).schema list what there is",
     ("EXPLAIN", "ANALYZE"): "plans are not shown",

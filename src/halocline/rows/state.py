@@ -623,7 +623,8 @@ def _view(newest: TableState, entry: TableEntry, kind: type[PastState]) -> Table
 def _past(newest: TableState, version: int) -> TableState:
     """The view that a state which was not there at that time would have left."""
     versions = newest.entry.versions()
-    entry = replace(newest.entry, schema=versions[version].schema)
+    shown = versions[version]
+    entry = replace(newest.entry, schema=shown.schema, name=shown.name)
     past = _view(newest, entry, PastState)
     past.valid_from = versions[version].commit_ts
     past.valid_until = versions[version + 1].commit_ts

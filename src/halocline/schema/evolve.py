@@ -305,7 +305,7 @@ def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
         raise SchemaError("may hold NULL: it stays nullable", column=column.name)
     if (domain, column.domain) != (None, None) and domain != column.domain:
         raise SchemaError("keeps the texts that it takes: add another column", column=column.name)
-    if type != column.type and not _is_wider(column.type, type):
+    if type != column.type and not is_wider(column.type, type):
         wide = TableColumn(id=column.id, name=column.name, type=type, nullable=nullable).type_name
         reason = (
             f"{column.type_name} cannot become {wide}: integers, float32, the digits of a decimal "
@@ -318,7 +318,7 @@ def _changed(schema: Schema, at: int, given: Any) -> TableColumn:
     return replace(column, type=type, nullable=nullable, default=default, absent=absent)
 
 
-def _is_wider(old: Any, new: Any) -> bool:
+def is_wider(old: Any, new: Any) -> bool:
     """Has every value of the old type exactly one form in the new one?"""
     if old in INT_BITS and new in INT_BITS:
         return INT_BITS[old] < INT_BITS[new]

@@ -147,7 +147,7 @@ def _read(session: SparkSession, state: TableState, entries: Sequence[ObjectEntr
             fields, texts = _projection(state, version, extras)
             part = read_files(session, paths, spark_schema(fields, hidden=True))
             part = part.selectExpr(*texts, ROWID, COMMIT_TS)
-        parts.append(part if len(alike) == 1 else part.select(*shown.names))
+        parts.append(part)  # all with the columns of `shown`, in that order
     return reduce(DataFrame.unionAll, parts)
 
 

@@ -98,7 +98,7 @@ class LocalFiles(DurableFiles):
         self._local.remove_empty(folder)
 
     def close(self) -> None:
-        """Let go of the root; the next call would look for it by its path."""
+        """Let go of the root; the next call looks for it by its path, and takes no other."""
         self._local.close()
 
 
@@ -249,6 +249,8 @@ class LocalDisk:
         self._shared = shared
         self._mutex = Mutex()
         self._held: tuple[int, Identity] | None = None
+        self._first: Identity | None = None
+        """What was held first: nothing else is taken after `close`."""
 
     def hold(self) -> tuple[int, Identity]:
         """The descriptor of the root, opened by the first who asks, and what it is."""
@@ -257,9 +259,14 @@ class LocalDisk:
             with self._mutex:
                 if self._held is None:
                     fd = os.open(self._root, _FOLDER)
+                    identity = _identity(os.fstat(fd))
+                    if self._first not in (None, identity):
+                        os.close(fd)
+                        raise MovedError(f"{self._root} leads to another folder now")
+                    self._first = identity
                     if self._shared is None:
                         self._shared = is_shared(fd)
-                    self._held = (fd, _identity(os.fstat(fd)))
+                    self._held = (fd, identity)
                 held = self._held
         return held
 
@@ -274,8 +281,8 @@ class LocalDisk:
 
     def check_root(self) -> None:
         # A root that nobody has opened yet cannot have moved.
-        if self._held is not None:
-            self._check("", self._held[1])
+        if self._first is not None:
+            self._check("", self._first)
 
     def watch(self, path: str, held: File | SharedPage) -> Callable[[], None]:
         """Asks the system which name a descriptor has now, and only if it is another, by stat.
@@ -475,7 +482,9 @@ class LocalDisk:
 
     def _moved(self, path: str) -> MovedError:
         """Says what has become of the folder, as far as the system tells."""
-        fd, identity = self.hold()
+        if self._held is None:
+            return MovedError(f"the folder {self._root} was moved or deleted")
+        fd, identity = self._held
         try:
             found = os.stat(self._root)
             is_root = (found.st_dev, found.st_ino) == identity

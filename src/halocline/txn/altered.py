@@ -76,12 +76,12 @@ def conflict(state: TableState, why: str = "") -> ConflictError:
 
 def _carry(changes: TableChanges, state: TableState) -> None:
     if not may_carry(changes):
-        raise conflict(state)
+        raise conflict(changes.home)
     old, parts, blind = changes.schema, changes.objects, changes.blind
     assert parts is not None
     _check_columns(state, old, parts.written)
     if {check.rule for check in state.schema.checks} - {check.rule for check in old.checks}:
-        raise conflict(state)  # its rows have been asked for the checks of their version only
+        raise conflict(changes.home)  # its rows were asked for the checks of their version only
     endings = [_ending(state, one, old, lazy=blind is not None) for one in parts.endings]
     parts.state, parts.files = state, parts.files._replace(endings=tuple(endings))
     changes.state = changes.home = state

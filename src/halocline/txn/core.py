@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from threading import Lock
 from weakref import WeakSet
 
-from halocline.catalog import Catalog, TableDdl
+from halocline.catalog import Catalog, TableDdl, TableEntry
+from halocline.catalog.names import name_key
 from halocline.clock import Clock
 from halocline.errors import (
     ConflictError,
@@ -199,10 +200,25 @@ class Core:
                 f"at {self._moment(snapshot)} {missing}: "
                 f"it was created at {self._moment(later.created_at)}"
             )
+        if renamed := self._renamed(name, later, snapshot):
+            return renamed
         near = get_close_matches(name, names, n=1)
         if near:
             return f"did you mean {near[0]!r}?"
         return f"tables: {', '.join(names[:20])}" if names else "the database has no tables"
+
+    def _renamed(self, name: str, later: TableEntry | None, snapshot: int) -> str:
+        """A table had this name before the snapshot, or gets it later: what it is called there."""
+        entries = self.catalog.tables(snapshot)
+        if later is not None:
+            there = [entry.name for entry in entries if entry.id == later.id]
+            return f"at {self._moment(snapshot)} it was called {there[0]!r}" if there else ""
+        key = name_key(name)
+        for entry in entries:
+            names = [name_key(one.name) for one in entry.versions()]
+            if key in names:
+                return f"it was renamed to {entry.name!r}"
+        return ""
 
     def _moment(self, ts: int) -> str:
         """A timestamp, with the wall clock where there was a commit at or before it."""

@@ -1,11 +1,12 @@
 """What a transaction asks of the catalog when it creates or alters a table.
 
-    txn.create_table --new_schema---> Schema
-    txn.alter_table  --alter_table--> next Schema --> TableDdl (catalog/ddl.py, or at the owner)
+    txn.create_table --new_schema----> Schema
+    txn.alter_table  --alter_table---> next Schema --> TableDdl (catalog/ddl.py, or at the owner)
+    txn.rename_table --rename_table--> another name --'
 
-A table that a transaction alters is out of its reach until it commits: its rows have the old shape
-up to there. So a table is altered in one transaction, and written in another. A job that adds the
-columns that it brings is the exception: it sees the table through a view in the new shape.
+A table that a transaction alters or renames is out of its reach until it commits: its rows have the
+old shape up to there. So a table is altered in one transaction, and written in another. A job that
+adds the columns that it brings is the exception: it sees the table through a view in the new shape.
 """
 
 from __future__ import annotations
@@ -134,6 +135,28 @@ def alter_table(work: Workspace, ddl: TableDdl, name: str, changes: Mapping[str,
             raise UsageError(f"{kind}= {reason}")
     plain = {kind: value for kind, value in changes.items() if kind not in TWO_COMMITS}
     change_schema(work, ddl, entry, validated(alter(entry.schema, **plain)))
+
+
+def rename_table(work: Workspace, ddl: TableDdl, name: str, new_name: str) -> None:
+    """Give a table another name; others find it there when the transaction commits."""
+    entry = ddl.table(name)
+    if entry is None:
+        raise NotFoundError("table", name)
+    if new_name == entry.name:
+        raise UsageError(f"table {new_name!r} has that name already")
+    work.check_untouched(entry)
+    ddl.rename_table(entry, new_name)
+    work.by_name.clear()
+
+
+def drop_table(work: Workspace, ddl: TableDdl, name: str, *, if_exists: bool) -> list[TableChanges]:
+    """Drop a table. Returns what had been done to it, which is for nothing now."""
+    if if_exists and ddl.table(name) is None:
+        return []
+    entry = ddl.drop_table(name)
+    given_up = [one for key, one in work.changes.items() if key == entry.id]
+    work.drop(entry.id)
+    return given_up
 
 
 def change_schema(work: Workspace, ddl: TableDdl, entry: TableEntry, schema: Schema) -> None:

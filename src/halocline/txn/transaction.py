@@ -38,11 +38,11 @@ from halocline.read.view import View, check_limit
 from halocline.rows.state import TableState
 from halocline.rows.tokens import Token
 from halocline.schema.evolve import Alteration
-from halocline.txn import indexing, write
+from halocline.txn import definitions, indexing, write
 from halocline.txn.assignment import read_assignment
 from halocline.txn.bulk import spill
 from halocline.txn.core import Core, Pin
-from halocline.txn.definitions import LAYOUT, NewTable, alter_table, new_schema
+from halocline.txn.definitions import LAYOUT, NewTable, new_schema
 from halocline.txn.for_update import Locked
 from halocline.txn.jobs import give_up, jobs_of
 from halocline.txn.lenient import LenientInsert, OnConflict, Rejects
@@ -362,18 +362,18 @@ class Transaction:
     def alter_table(self, name: str, **changes: Unpack[Alteration]) -> None:
         """As `Database.alter_table`. Until it commits, it can neither read nor write the table."""
         if self._may_write():
-            alter_table(self.workspace, self._ddl(), name, changes)
+            definitions.alter_table(self.workspace, self._ddl(), name, changes)
+
+    def rename_table(self, name: str, new_name: str) -> None:
+        """As `Database.rename_table`. Until it commits, it can neither read nor write the table."""
+        if self._may_write():
+            definitions.rename_table(self.workspace, self._ddl(), name, new_name)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Snapshots from before go on seeing it until they expire."""
-        if not self._may_write():
-            return
-        ddl = self._ddl()
-        if if_exists and ddl.table(name) is None:
-            return
-        entry, work = ddl.drop_table(name), self.workspace
-        self._give_up([one for key, one in work.changes.items() if key == entry.id])
-        work.drop(entry.id)
+        if self._may_write():
+            ddl = self._ddl()
+            self._give_up(definitions.drop_table(self.workspace, ddl, name, if_exists=if_exists))
 
     create_index = indexing.create_index
     drop_index = indexing.drop_index

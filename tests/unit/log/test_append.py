@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -483,3 +484,32 @@ def test_set_visible_is_published_and_never_shrinks() -> None:
     published = read_published(files)
     assert published is not None
     assert (published.visible_ts, published.epoch) == (50, 2)
+
+
+def test_async_a_thread_that_need_not_lead_any_more_hands_on_the_lead() -> None:
+    """`wait_visible` waits for an order that is taken, and reached a moment later by its append."""
+    files = FaultyFiles()
+    log, _ = start(files, ROOMY, "async")
+    line = log._line
+    assert line.enter(0) is None, "this thread leads"
+    reached = log._reached
+    returned, ends = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        log.wait(reached + 1)
+        returned.set()
+        ends.wait(60)  # its number is not given to the next thread before
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while not line._waiting:  # until it has parked
+        pass
+    log.reserve(100)
+    log.append(1, AC, payload(1), 1)
+    line.leave(reached)  # what was reached when the leader looked: the other one is to lead
+    assert returned.wait(60)
+    closing = threading.Thread(target=log.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    ends.set()
+    assert not closing.is_alive(), "nobody leads, and the next one waits for ever"
