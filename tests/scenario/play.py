@@ -258,6 +258,15 @@ class Player:
         with self._txn(step) as txn:
             txn.drop_table(step.args["table"], if_exists=step.args["if_exists"])
 
+    def _rename(self, step: Step) -> None:
+        with self._txn(step) as txn:
+            txn.rename_table(step.args["table"], step.args["name"])
+
+    def _alter(self, step: Step) -> None:
+        added = {name: _TYPES.get(kind, kind) for name, kind in step.args.get("add", {}).items()}
+        with self._txn(step) as txn:
+            txn.alter_table(step.args["table"], add=added, drop=step.args.get("drop", ()))
+
     def _tables(self, step: Step) -> list[str]:
         with self._txn(step) as txn:
             return txn.tables()

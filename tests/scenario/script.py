@@ -15,6 +15,7 @@
 | create T (id int, a str) [key id] [if_not_exists]     |                                       |
 |        [check "a > 0"]...                             | checks named c0, c1, ...              |
 | drop T [if_exists]                                    |                                       |
+| rename T NAME, alter T add COLUMN TYPE or drop COLUMN |                                       |
 | tables                                                | names                                 |
 | insert T ROW... [as NAME], upsert T ROW... [as NAME]  | how many                              |
 | update T KEY col=value... or where "..." col=value... | how many                              |
@@ -248,6 +249,16 @@ class _Reader:
     def _drop(self) -> dict[str, Any]:
         return {"table": self._word("a table"), "if_exists": self._skip("if_exists")}
 
+    def _rename(self) -> dict[str, Any]:
+        return {"table": self._word("a table"), "name": self._word("another name")}
+
+    def _alter(self) -> dict[str, Any]:
+        table, kind = self._word("a table"), self._word("add or drop")
+        column = self._word("a column")
+        if kind == "add":
+            return {"table": table, "add": {column: self._take("word", what="a type").text}}
+        return {"table": table, "drop": [column]}
+
     def _truncate(self) -> dict[str, Any]:
         return {"table": self._word("a table"), "as": self._as()}
 
@@ -445,6 +456,8 @@ _VERBS: dict[str, Callable[[_Reader], dict[str, Any]]] = {
     "rollback": _Reader._nothing,
     "create": _Reader._create,
     "drop": _Reader._drop,
+    "rename": _Reader._rename,
+    "alter": _Reader._alter,
     "tables": _Reader._nothing,
     "insert": _Reader._rows,
     "upsert": _Reader._rows,

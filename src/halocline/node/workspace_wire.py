@@ -41,7 +41,7 @@ from halocline.rows.state import TableState
 from halocline.schema import types
 from halocline.schema.schema import Schema
 from halocline.txn import Core, Transaction
-from halocline.txn.altered import check_files
+from halocline.txn.altered import check_files, conflict
 from halocline.txn.blind import ABSENT, HELD, Blind
 from halocline.txn.ends import Ends
 from halocline.txn.reads import Reads
@@ -107,7 +107,10 @@ def unpack(
     notes = {one.table_id: one for one in commit.objects}
     for table_id in {**shapes, **notes}:  # a blind job may have no file that joins the table
         reshape = shapes.get(table_id) or Reshape(table_id)
-        changes[table_id] = _with_objects(core, states, reshape, notes.get(table_id), session)
+        found = _with_objects(core, states, reshape, notes.get(table_id), session)
+        if found.truncated and txn.snapshot < found.home.valid_from < NEVER:
+            raise conflict(found.home)  # altered since
+        changes[table_id] = found
     for kind, payload in nodes:
         if kind in OBJECT_NODES:
             continue
