@@ -8,8 +8,8 @@ third of the blocks of the object (or in one), and to take them costs clearly le
 block that is in memory costs a hundredth of one that must be decoded with all its columns, which
 takes longer than a scan of twenty. So an index that finds its blocks in memory answers, and a part
 of what it saves, or would have saved, is credit of the object; blocks are read out of that. A
-query of blocks that are not in memory costs little more than a scan, and what is asked often becomes
-fast.
+query of blocks that are not in memory costs little more than a scan, and what is asked often
+becomes fast.
 
 Of several indexes the most selective one leads, and those that name not many more rows narrow it
 down. An index object that is damaged is not used, and noted for the builder.
