@@ -191,12 +191,10 @@ def chosen(
     near = [one for one in found if one[1].blocks and _us(one) <= CLEARLY * _scan_us(one[0])]
     far = [one for one in found if one[1].blocks and _us(one) > CLEARLY * _scan_us(one[0])]
     saving = [_save(shelf, one) for one in found]
-    paid = all(saving) and all(
-        one[1].read_us <= shelf.reader.credit[file_of(one[0]).id] for one in far
-    )
-    if far and paid:
+    credit = shelf.reader.credit
+    if all(saving) and all(one.read_us <= credit.get(file_of(at).id, 0.0) for at, one in far):
         for entry, one in far:
-            shelf.reader.credit[file_of(entry).id] -= one.read_us
+            _pay(shelf, entry, 0.0, one.read_us)
         near += far
     if 2 * (len(kept) + len(near)) >= len(found):
         kept += near
