@@ -13,7 +13,7 @@ from halocline.options import MIB
 from halocline.schema.schema import Schema, TableColumn
 from tests.unit.objects.rig import ORDERS, Rig, equal, orders
 
-NUMBERS = ([], [0], [3, 4, 29], [9, 10], list(range(30)))
+NUMBERS: tuple[list[int], ...] = ([], [0], [3, 4, 29], [9, 10], list(range(30)))
 
 
 @pytest.mark.parametrize("budget", [0, 4 * MIB])
