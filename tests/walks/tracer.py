@@ -7,7 +7,8 @@ into a file of another; returns do not count, nor does what lies between (pyarro
 library). Modules at the top, which every room uses, are one room of their own.
 
 `sys.setprofile` sees one thread. Threads that start while a tracer is installed are seen too, so
-that the owner's side of a request is part of the walk; it stays silent outside `recording()`.
+that the owner's side of a request is part of the walk; it stays silent outside `recording()`. The
+thread that accepts connections looks after its endpoint now and then, and is not seen.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Tracer:
     @contextmanager
     def installed(self) -> Iterator[Tracer]:
         """See this thread, and every thread that starts inside the block."""
-        threading.setprofile(self._see)
+        threading.setprofile(self._see_thread)
         sys.setprofile(self._see)
         try:
             yield self
@@ -72,6 +73,13 @@ class Tracer:
         finally:
             self._on = False
         return Walk(tuple(self._files), tuple(self._crossings))
+
+    def _see_thread(self, frame: FrameType, event: str, argument: Any) -> None:
+        """The first call in a new thread: see it from now on, or never."""
+        accepts = threading.current_thread().name == "halocline-service"
+        sys.setprofile(None if accepts else self._see)
+        if not accepts:
+            self._see(frame, event, argument)
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if not self._on or event != "call" or not frame.f_code.co_filename.startswith(OURS):

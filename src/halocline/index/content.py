@@ -58,6 +58,13 @@ class IndexContent:
             ]
         return [one for one in found if one]
 
+    def missing(self, ranges: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """How many blocks `spread` would have to read."""
+        bounds = [key for one in ranges for key in one if key is not None]
+        with self._shelf.reader.tail(self._file) as tail:
+            blocks = {bisect_left(tail.directory.first_keys, key) - 1 for key in bounds}
+        return sum(block >= 0 and not self._shelf.index.loaded(self._id(block)) for block in blocks)
+
     def positions(self, rows: Sequence[range]) -> Numbers:
         """Where the rows of the data object are that these rows speak of, in the order of keys."""
         parts: list[Numbers] = [np.zeros(0, np.int64)]
@@ -93,4 +100,7 @@ class IndexContent:
             numbers = positions.to_numpy().astype(np.int64)
             return IndexBlock(keys, numbers), keys.nbytes + numbers.nbytes
 
-        return self._shelf.index.pin(("index", self._file.id, block), load)
+        return self._shelf.index.pin(self._id(block), load)
+
+    def _id(self, block: int) -> tuple[str, object, int]:
+        return "index", self._file.id, block

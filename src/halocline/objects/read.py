@@ -83,6 +83,9 @@ class ObjectReader:
         self._verified: set[tuple[str, bytes]] = set()
         self.inspected: dict[tuple[str, bytes], ObjectStats] = {}
         """Files whose content has been compared with these statistics (inspect.py)."""
+        self.credit: dict[tuple[str, bytes], float] = {}
+        """What has been saved by indexes on each file, and may be spent on reading blocks of it for
+        them, in microseconds (index/chooser.py)."""
         self._lock = Lock()
         self.vanished: Callable[[str], None] | None = None
         """Called first when a file is missing: raises if it knows a better reason than damage."""
@@ -107,6 +110,7 @@ class ObjectReader:
         with self._lock:
             self._verified.discard(file.id)
             self.inspected.pop(file.id, None)
+            self.credit.pop(file.id, None)
         self._index.drop(("tail", file.id))
 
     def tail(self, file: ObjectFile) -> Handle:
@@ -134,14 +138,14 @@ class ObjectReader:
         `rows` are ascending ranges of row numbers that do not overlap; blocks without any of them
         are not read. `directory`: the file's, if the caller has kept it.
         """
-        wanted = _wanted(schema, columns, hidden)
+        wanted = wanted_columns(schema, columns, hidden)
         if directory is not None:
             parts = list(self._groups(file, directory, wanted, rows))
         else:
             parts = list(self.scan(file, schema, columns=columns, hidden=hidden, rows=rows))
         if parts:
             return pa.concat_tables(parts)
-        return _arrow(wanted).empty_table()
+        return arrow_of(wanted).empty_table()
 
     def scan(
         self,
@@ -153,7 +157,7 @@ class ObjectReader:
         rows: Sequence[range] | None = None,
     ) -> Iterator[Any]:
         """The rows that `read` gives, one row group at a time."""
-        wanted = _wanted(schema, columns, hidden)
+        wanted = wanted_columns(schema, columns, hidden)
         with self.tail(file) as tail:
             yield from self._groups(file, tail.directory, wanted, rows)
 
@@ -180,9 +184,9 @@ class ObjectReader:
         hidden: Sequence[str] = _HIDDEN,
     ) -> Any:
         """Single rows by number, in the order given, as a pa.Table."""
-        wanted = _wanted(schema, columns, hidden)
+        wanted = wanted_columns(schema, columns, hidden)
         if not len(numbers):
-            return _arrow(wanted).empty_table()
+            return arrow_of(wanted).empty_table()
         with self.tail(file) as tail:
             directory = tail.directory
             blocks = np.unique(directory.blocks_of(numbers)).tolist()
@@ -215,10 +219,10 @@ class ObjectReader:
         arrays = [
             _conformed(file, decoded.column(positions[column.id]), column)
             if column.id in positions
-            else _absent(file, column, rows)
+            else absent(file, column, rows)
             for column in wanted
         ]
-        return pa.Table.from_arrays(arrays, schema=_arrow(wanted))
+        return pa.Table.from_arrays(arrays, schema=arrow_of(wanted))
 
     def _chunks(
         self, file: ObjectFile, directory: Directory, blocks: Sequence[int], leaves: Sequence[int]
@@ -291,7 +295,7 @@ class ObjectReader:
         return data
 
 
-def _wanted(
+def wanted_columns(
     schema: Schema, columns: Sequence[str] | None, hidden: Sequence[str]
 ) -> list[TableColumn]:
     if columns is None:
@@ -302,7 +306,7 @@ def _wanted(
     return table + [HIDDEN[name] for name in hidden if HIDDEN[name].id not in have]
 
 
-def _arrow(columns: Sequence[TableColumn]) -> Any:
+def arrow_of(columns: Sequence[TableColumn]) -> Any:
     return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
 
 
@@ -317,7 +321,7 @@ def _conformed(file: ObjectFile, values: Any, column: TableColumn) -> Any:
         raise CorruptionError(file.path, reason) from error
 
 
-def _absent(file: ObjectFile, column: TableColumn, rows: int) -> Any:
+def absent(file: ObjectFile, column: TableColumn, rows: int) -> Any:
     if column.id == COMMIT_TS_ID:
         return pa.chunked_array([pa.array(np.full(rows, file.commit_ts, np.int64))])
     return column.filled(rows)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from halocline.objects.finder import Finder
+from halocline.objects.gather import Gather
 from halocline.objects.pool import Pool, PoolStats
 from halocline.objects.read import ObjectReader
 from halocline.objects.stats import ObjectFile
@@ -58,6 +59,7 @@ class Shelf:
         self.index = Pool("index", budget)
         self.data = Pool("data", budget)
         self.reader = ObjectReader(objects, self.index)
+        self.gather = Gather(self.reader, self.data)
         self.damaged: dict[int, str] = {}
         """Index objects that were found damaged, by id: who maintains the database ends them."""
         self.index_use: dict[int, tuple[int, int]] = {}

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from halocline.catalog import ObjectEntry
 from halocline.index import Condition, answer, ask
-from halocline.index.chooser import Answer
+from halocline.index.chooser import Answer, chosen
 from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import shown_schema
@@ -79,27 +79,64 @@ def read_indexed(
     shown = shown_schema(schema, rowids=rowids)
     named: list[tuple[ObjectEntry, Numbers]] = []
     answered = set[int]()
+    answers: list[tuple[ObjectEntry, Answer]] = []
     for entry in plan.objects if asked else ():
-        found = answer(state.shelf, newest.shape.tier, entry, asked, plan.ts)
+        tier, hidden = newest.shape.tier, _hidden(plan, entry)
+        found = answer(state.shelf, schema, tier, entry, asked, plan.ts, hidden)
         if found is not None:
-            answered.add(entry.id)
-            _note(state, how, entry, found)
-            named += [(entry, found.positions)] if len(found.positions) else []
+            answers.append((entry, found))
+    for entry, found in chosen(state.shelf, answers):
+        answered.add(entry.id)
+        _note(state, how, entry, found)
+        named += [(entry, found.positions)] if len(found.positions) else []
     if not answered:
         return plan, shown.empty_table()
 
     def read(one: tuple[ObjectEntry, Numbers]) -> pa.Table:
-        return rows_at(state, schema, plan, *one).select(shown.names).cast(shown)
+        return fitted(rows_at(state, schema, plan, *one), shown)
 
-    return without(plan, answered), pa.concat_tables([shown.empty_table(), *in_turns(read, named)])
+    tables = in_turns(read, named, lambda one: in_memory(state, schema, plan, *one))
+    return without(plan, answered), pa.concat_tables([shown.empty_table(), *tables])
 
 
-def in_turns(read: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-    """Read parts of several objects, two at a time: decoding them leaves the interpreter free."""
-    if len(parts) < 2:
+def fitted(table: pa.Table, shown: pa.Schema) -> pa.Table:
+    """A table with just these columns."""
+    if table.schema.equals(shown):
+        return table
+    table = table.select(shown.names)
+    return table if table.schema.equals(shown) else table.cast(shown)
+
+
+def in_turns(read: Callable[[T], R], parts: Sequence[T], is_near: Callable[[T], bool]) -> list[R]:
+    """Read parts of several objects: what must be decoded two at a time, which leaves the
+    interpreter free, and what is in memory at once."""
+    far = [part for part in parts if not is_near(part)]
+    if len(far) < 2:
         return [read(part) for part in parts]
     with ThreadPoolExecutor(THREADS, thread_name_prefix="halocline-index") as pool:
-        return list(pool.map(read, parts))
+        decoded = [pool.submit(read, part) for part in far]
+        there = {id(part) for part in far}
+        found = [read(part) for part in parts if id(part) not in there]
+        return [*found, *(one.result() for one in decoded)]
+
+
+def in_memory(
+    state: TableState,
+    schema: Schema,
+    plan: ScanPlan,
+    entry: ObjectEntry,
+    positions: Numbers,
+    columns: list[str] | None = None,
+) -> bool:
+    """Are these rows had without reading the file?"""
+    assert entry.file is not None
+    gather, hidden = state.shelf.gather, _hidden(plan, entry)
+    return not gather.missing(entry.file, schema, positions, columns=columns, hidden=hidden)
+
+
+def _hidden(plan: ScanPlan, entry: ObjectEntry) -> list[str]:
+    """What must be known of rows of an object to tell which of them the snapshot sees."""
+    return [ROWID, COMMIT_TS] if any(one is entry for one in plan.late) else [ROWID]
 
 
 def rows_at(
@@ -111,13 +148,12 @@ def rows_at(
     columns: list[str] | None = None,
 ) -> pa.Table:
     """Those of some rows of an object of a plan that its snapshot sees, and `_rowid`."""
-    late = any(one is entry for one in plan.late)
-    hidden = [ROWID, COMMIT_TS] if late else [ROWID]
+    hidden = _hidden(plan, entry)
     assert entry.file is not None
-    reader = state.shelf.reader
-    table = reader.take(entry.file, schema, positions, columns=columns, hidden=hidden)
+    gather = state.shelf.gather
+    table = gather.take(entry.file, schema, positions, columns=columns, hidden=hidden)
     kept = ~is_among(table.column(ROWID).to_numpy(), plan.dead) if len(plan.dead) else None
-    if late:
+    if COMMIT_TS in hidden:
         old = table.column(COMMIT_TS).to_numpy() <= plan.ts
         kept = old if kept is None else kept & old
         table = table.drop_columns(COMMIT_TS)

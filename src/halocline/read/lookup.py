@@ -32,7 +32,7 @@ from halocline.index.content import IndexContent
 from halocline.index.keys import after, key_bytes, part_of
 from halocline.objects.columns import ROWID
 from halocline.objects.read import Numbers
-from halocline.read.indexed import in_turns, rows_at
+from halocline.read.indexed import fitted, in_memory, in_turns, rows_at
 from halocline.read.plan import NONE, ScanPlan
 from halocline.read.scan import alive_mask, shown_schema, take_plan
 from halocline.read.view import View, check_limit
@@ -137,10 +137,19 @@ class _Lookup:
         fields = pa.schema([shown_schema(schema, rowids=True).field(n) for n in [*names, ROWID]])
         tables = [fields.empty_table()]
 
-        def read(entry: ObjectEntry) -> list[pa.Table]:
-            return list(self._of_object(plan, entry, bounds, names))
+        def read(one: tuple[ObjectEntry, Numbers | None]) -> list[pa.Table]:
+            return list(self._of_object(plan, *one, bounds, names))
 
-        for found in in_turns(read, plan.objects):
+        def is_near(one: tuple[ObjectEntry, Numbers | None]) -> bool:
+            entry, rows = one
+            if rows is None:
+                return False
+            first = rows if self.limit is None else rows[: max(PIECE_ROWS, self.limit)]
+            return in_memory(self.state, self.schema, plan, entry, first, names)
+
+        parts = [(entry, self._named(entry, bounds)) for entry in plan.objects]
+        parts = [(entry, rows) for entry, rows in parts if rows is None or len(rows)]
+        for found in in_turns(read, parts, is_near):
             tables += found
         for page, count in plan.pages:
             tables += self._of_page(plan, page, count, bounds, names)
@@ -148,13 +157,18 @@ class _Lookup:
             mask = _between(self._keys(table), bounds.low, bounds.high)
             chosen = table.select(names).append_column(ROWID, pa.array(ids, pa.int64()))
             tables.append(chosen.filter(mask))
-        table = pa.concat_tables([one.select(fields.names).cast(fields) for one in tables])
-        return self._ordered(table).select(shown)
+        table = pa.concat_tables([fitted(one, fields) for one in tables])
+        return self._ordered(table, bounds).select(shown)
 
-    def _ordered(self, table: pa.Table) -> pa.Table:
+    def _ordered(self, table: pa.Table, bounds: KeyBounds) -> pa.Table:
+        """What has been found, less what only a cut key has named, in the order of the index."""
+        found = self._keys(table)
+        meant = _between(found, bounds.low, bounds.high)
+        if not pc.all(meant).as_py():
+            table, found = table.filter(meant), found.filter(meant)
         ids = table.column(ROWID).to_numpy()
         ranks = np.where(ids < 0, (1 << 62) - ids, ids)  # own rows come last, as they were given
-        keys = pa.table({"key": self._keys(table), "rank": pa.array(ranks)})
+        keys = pa.table({"key": found, "rank": pa.array(ranks)})
         order = pc.sort_indices(keys, [("key", "ascending"), ("rank", "ascending")])
         return table.take(order if self.limit is None else order[: self.limit])
 
@@ -162,24 +176,33 @@ class _Lookup:
         return key_bytes([_whole(table.column(name)) for name in self.names], cut=False)
 
     def _of_object(
-        self, plan: ScanPlan, entry: ObjectEntry, bounds: KeyBounds, names: list[str]
+        self,
+        plan: ScanPlan,
+        entry: ObjectEntry,
+        positions: Numbers | None,
+        bounds: KeyBounds,
+        names: list[str],
     ) -> Iterator[pa.Table]:
         left = self.limit
-        positions = self._positions(entry, bounds)
+        if positions is None:
+            positions = self._searched(entry, bounds)
         step = len(positions) if left is None else max(PIECE_ROWS, left)
         for start in range(0, len(positions), max(step, 1)):
             piece = positions[start : start + step]
             order = np.sort(piece)
             table = rows_at(self.state, self.schema, plan, entry, order, names)
+            if left is None:
+                yield table
+                return
             table = table.filter(_between(self._keys(table), bounds.low, bounds.high))
             yield table
-            if left is not None:
-                left -= table.num_rows
-                if left <= 0:
-                    return
+            left -= table.num_rows
+            if left <= 0:
+                return
 
-    def _positions(self, entry: ObjectEntry, bounds: KeyBounds) -> Numbers:
-        """Rows of an object that may be meant, in the order of keys."""
+    def _named(self, entry: ObjectEntry, bounds: KeyBounds) -> Numbers | None:
+        """Rows of an object that its index object names, in the order of keys; None: it has none
+        that can be read."""
         shelf = self.state.shelf
         tier = self.state.newest.shape.tier
         found = tier.index_object(entry.id, self.index.id, self.view.ts)
@@ -193,9 +216,12 @@ class _Lookup:
             else:
                 shelf.note_use(self.index.id, entry.stats.rows - len(positions))
                 return positions
-        if not self._may_hold(entry, bounds):
-            return NONE
-        file, reader = file_of(entry), shelf.reader
+        return None if self._may_hold(entry, bounds) else NONE
+
+    def _searched(self, entry: ObjectEntry, bounds: KeyBounds) -> Numbers:
+        """Rows of an object that are meant, without an index object; with a limit in the order of
+        keys."""
+        file, reader = file_of(entry), self.state.shelf.reader
         table = reader.read(file, self.schema, columns=self.names, hidden=())
         keys = self._keys(table)
         chosen = np.flatnonzero(np.asarray(_between(keys, bounds.low, bounds.high)))
