@@ -21,7 +21,8 @@ from halocline.objects.directory import Directory
 from halocline.objects.pool import Content, Pool
 from halocline.objects.read import Numbers, ObjectReader, absent, arrow_of, wanted_columns
 from halocline.objects.stats import ObjectFile
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 
 
 class Gather:

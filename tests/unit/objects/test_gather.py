@@ -10,7 +10,8 @@ from halocline.objects.columns import COMMIT_TS, ROWID
 from halocline.objects.gather import Gather
 from halocline.objects.pool import Pool
 from halocline.options import MIB
-from halocline.schema.schema import Schema, TableColumn
+from halocline.schema.column import TableColumn
+from halocline.schema.schema import Schema
 from tests.unit.objects.rig import ORDERS, Rig, equal, orders
 
 NUMBERS: tuple[list[int], ...] = ([], [0], [3, 4, 29], [9, 10], list(range(30)))
