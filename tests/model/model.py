@@ -462,6 +462,7 @@ class Model:
         for ts in (since, end):
             errors += [UsageError] if ts > self.now else []
             errors += [SnapshotExpiredError] if ts < self.floor else []
+        errors += [UsageError] if since > end else []
         table, before = self._table_at(name, end), self._table_at(name, since)
         errors += [NotFoundError] if table is None else []
         # Another table of that name: its end is no change of this one, so the feed would mislead.

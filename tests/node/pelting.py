@@ -61,7 +61,7 @@ def samples(snapshot: int = LATE) -> list[bytes]:
         wire.CallCatalog("end", 9),
         wire.ListCheckpoints(),
         wire.Command("health"),
-        wire.Command("flush", "t"),
+        wire.Command("flush", "nowhere"),
         wire.Command("gc"),
         wire.WaitVisible(1),
         wire.ReadFile("log/checkpoint", 0, 100),

@@ -301,7 +301,7 @@ class Tasks:
         self._numbers = count()
         monkeypatch.setattr(travel, "MESSAGE_BYTES", 1000)
         monkeypatch.setattr(sink, "CHUNK_ROWS", 500)
-        monkeypatch.setattr(sink, "task_here", lambda: (next(self._numbers), 0))
+        monkeypatch.setattr(travel, "task_here", lambda: (next(self._numbers), 0))
 
 
 def files_of(path: str) -> set[str]:
@@ -362,7 +362,7 @@ def test_keys_of_objects_are_checked(shop: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_only_the_attempt_that_won_is_committed(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Tasks(monkeypatch)
-    monkeypatch.setattr(sink, "task_here", lambda: (0, 5))  # the same number for all attempts
+    monkeypatch.setattr(travel, "task_here", lambda: (0, 5))  # the same number for all attempts
     table = frame(range(100, 3000))
     found = DefaultSource({"path": shop, "table": "orders"})
     writer = found.writer(spark_schema(table.schema), False)
@@ -439,7 +439,7 @@ def test_rows_travel_in_the_message_where_a_task_has_no_names_left(
     assert len(message.made) == travel.ORDINALS
     assert message.data
     assert len(names(shop)) == 39_910
-    monkeypatch.setattr(sink, "task_here", lambda: None)  # beyond TASKS of them
+    monkeypatch.setattr(travel, "task_here", lambda: None)  # beyond TASKS of them
     _, (message,) = write(shop, table, tasks=1, onConflict="upsert")
     assert message.data
     assert not message.made

@@ -10,7 +10,7 @@ from halocline import spark as hs
 from tests.walks.page import check_page
 from tests.walks.tracer import Tracer
 
-FILES_MAX = 52
+FILES_MAX = 53
 
 
 def test_the_walk_of_a_load(tmp_path: Path, spark: Any) -> None:

@@ -31,6 +31,7 @@ from halocline.node.push import Feed
 from halocline.node.session import Session
 from halocline.node.wire import Command, Subscribe
 from halocline.store import Files, LocalFiles
+from halocline.store.files import MovedError
 from halocline.txn import Core, Transaction
 
 VISIBLE_S: Final = 1.0
@@ -172,6 +173,8 @@ class Owner:
             if self.log.failed is None:
                 self.core.own.close_epoch()
         except (HaloclineError, OSError) as error:
+            if not isinstance(self.log.failed, MovedError):
+                raise
             # No loss: the next opening finds out by itself what this record would have said.
             # Whether acknowledged commits may be lost, in async mode, the log says.
             _logger.warning("%s was closed without its last record: %s", self._setting.path, error)
